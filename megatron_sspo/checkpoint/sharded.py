@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from megatron_sspo.checkpoint.optimizer_state import divide_weights, divided_state
 from megatron_sspo.checkpoint.saving import AsyncSave, ResultQueue, describe_error, report_save_errors
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes import agree
+from megatron_sspo.weights.formats.torch_dist import read_index
 
 # by default, newer releases of Megatron-Core write with another package
 _MCORE_WRITERS: dict[str, Any] = (
@@ -105,11 +108,13 @@ def read(path: Path, state: dict[str, Any], *, ignored: Sequence[str] = ()) -> d
         ignored: keys of the checkpoint that the state may lack. Every other key has to be on both sides.
 
     Raises:
-        UserError: the folder is damaged, or was written by another model or layout.
+        UserError: the folder is damaged, has pickles that could run code, or was written by another model or layout.
     """
+    agree.run_on_rank_0(lambda: _check_index(path))
     try:
         strict = StrictHandling.RETURN_ALL if ignored else StrictHandling.RAISE_ALL
-        found: Any = dist_checkpointing.load(state, str(path), strict=strict)
+        with _refuse_code():
+            found: Any = dist_checkpointing.load(state, str(path), strict=strict)
         if not ignored:
             return found
         found, missing, unexpected = found
@@ -118,6 +123,27 @@ def read(path: Path, state: dict[str, Any], *, ignored: Sequence[str] = ()) -> d
     if different := sorted({*missing, *unexpected} - {*ignored}):
         raise _unloadable(path, f"{different[0]} is on one side only")
     return found
+
+
+def _check_index(path: Path) -> None:
+    """Checks the index, a pickle that torch reads without any restriction."""
+    try:
+        read_index(path)
+    except UserError as error:
+        raise _unloadable(path, str(error).partition(";")[0]) from error
+
+
+@contextmanager
+def _refuse_code() -> Iterator[None]:
+    """Makes torch.load refuse pickles that could run code, also where torch asks it to accept them, as for objects."""
+    force, forbid = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+    before = {name: os.environ.pop(name, None) for name in (force, forbid)}
+    os.environ[force] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[force]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def _unloadable(path: Path, why: str) -> UserError:

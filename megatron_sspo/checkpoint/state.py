@@ -31,6 +31,8 @@ class State:
 def begin_checkpoint(folder: Path, update: int) -> Path:
     """Makes an empty folder with a name that no reader takes for a checkpoint, and removes incomplete older ones."""
     for left in folder.glob(".update-*"):
+        if left.is_symlink():  # rmtree removes no link, and the checkpoint would be written where it leads to
+            left.unlink()
         shutil.rmtree(left, ignore_errors=True)
     temporary = folder / f".update-{update:06d}"
     (temporary / "trainer").mkdir(parents=True)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from megatron_sspo.data.template import MAX_CHARACTERS
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -23,6 +24,11 @@ def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None)
         raise UserError(
             f"the tokenizer {tokenizer.name_or_path!r} has no eos_token, with which a demonstration ends: name it in "
             "tokenizer_config.json, or drop warm_start"
+        )
+    if max_tokens is not None and len(prompt.demonstration) > MAX_CHARACTERS * max_tokens:
+        raise UserError(
+            f"the demonstration of prompt {prompt.id} has {len(prompt.demonstration):,} characters, too many for "
+            f"tokens_per_microbatch={max_tokens}: raise that, or drop the row"
         )
     tokens = (*tokenizer(prompt.demonstration, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
     length = len(prompt.tokens) + len(tokens)

@@ -12,6 +12,7 @@ from megatron_sspo.config.naming import describe_value
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 
 _MAX_NAMES = 20  # of a record's fields, in an error message
+_MAX_LEVELS = 100  # of values in values in the metadata; Python writes and copies some hundreds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +117,7 @@ def check_row(row: Any, what: str) -> None:
             raise UserError(f"{where}: {name} is {describe_value(value)}, and must be text")
     if not isinstance(row.metadata, Mapping):
         raise UserError(f"{where}: metadata is {describe_value(row.metadata)}, and must be a dict")
+    _check_levels(row.metadata, where, _MAX_LEVELS)
     if not isinstance(row.share, (int, float)) or not 0 <= row.share <= LARGEST:
         raise UserError(f"{where}: share is {describe_value(row.share)}, and must be a number from 0 to {LARGEST}")
     _check_question(row.question, where, "fix it in the source")
@@ -183,6 +185,15 @@ def _check_characters(text: str, where: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise UserError(f"{where}: the text has half of a surrogate pair: repair the record, or drop it") from None
+
+
+def _check_levels(value: Any, where: str, left: int) -> None:
+    """Raises UserError for values in values to such a depth that a checkpoint could not be written."""
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    if items and not left:
+        raise UserError(f"{where}: the metadata has more than {_MAX_LEVELS} levels: flatten it, or drop the field")
+    for item in items:
+        _check_levels(item, where, left - 1)
 
 
 def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from megatron_sspo.data.row import Dropped, Row, count_dropped
-from megatron_sspo.data.template import messages_of, render
+from megatron_sspo.data.template import MAX_CHARACTERS, messages_of, render
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
@@ -51,10 +51,17 @@ class PromptStream:
         kept = [row for row in rows if isinstance(row, Row)]
         self._dropped = [row for row in rows if isinstance(row, Dropped)]
         _check_rows(kept, self._dropped)
-        pairs = list(zip(kept, _tokenize(kept, tokenizer, template, system), strict=True))
+        rendered, long = _split_by_length(kept, _render(kept, tokenizer, template, system), max_tokens)
+        if long and overlong == "error":
+            raise UserError(
+                f"the prompt of {long[0].id} has {long[0].detail}, too many for max_tokens={max_tokens}: shorten or "
+                "drop it, raise prompts.max_tokens, or set prompts.overlong to drop"
+            )
+        tokens = _tokenize([text for _, text in rendered], tokenizer)
+        pairs = [(row, found) for (row, _), found in zip(rendered, tokens, strict=True)]
         if overlong == "drop":
-            pairs, long = _drop_long(pairs, max_tokens)
-            self._dropped += long
+            pairs, too_many = _drop_long(pairs, max_tokens)
+            self._dropped += long + too_many
         _check_lengths(pairs, max_tokens)
         self._prompts = [_to_prompt(row, tokens, system) for row, tokens in pairs]
         self._draw_rates = rates = _draw_rates([row for row, _ in pairs], seed)
@@ -187,15 +194,29 @@ def _check_rows(rows: Sequence[Row], dropped: Sequence[Dropped]) -> None:
         raise UserError(f"the rows of the subset {without[0]!r} have no share, and others have one: give all or none")
 
 
-def _tokenize(
-    rows: Sequence[Row], tokenizer: "PreTrainedTokenizerBase", template: str, system: str
-) -> list[Sequence[int]]:
+def _render(rows: Sequence[Row], tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> list[str]:
     texts = [render(row, tokenizer, template, system) for row in rows]
     if template == "chat" and len(set(texts)) == 1 < len({str(row.question) for row in rows}):
         raise UserError(
             f"the chat template of the tokenizer {tokenizer.name_or_path!r} writes the same text for every question: "
             "repair the template, or set template to a format string such as '{question}'"
         )
+    return texts
+
+
+def _split_by_length(
+    rows: Sequence[Row], texts: Sequence[str], max_tokens: int
+) -> tuple[list[tuple[Row, str]], list[Dropped]]:
+    """Returns the rows with texts that can be tokenized at all, and the others."""
+    limit, reason = MAX_CHARACTERS * max_tokens, f"has more than {max_tokens} tokens"
+    pairs = list(zip(rows, texts, strict=True))
+    long = [Dropped(id=row.id, reason=reason, detail=f"{len(t):,} characters") for row, t in pairs if len(t) > limit]
+    return [(row, text) for row, text in pairs if len(text) <= limit], long
+
+
+def _tokenize(texts: list[str], tokenizer: "PreTrainedTokenizerBase") -> list[Sequence[int]]:
+    if not texts:
+        return []
     # verbose=False: `_check_lengths` raises a better message than the tokenizer's warning about long inputs.
     return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
 
@@ -206,7 +227,7 @@ def _drop_long(pairs: Sequence[Pair], max_tokens: int) -> tuple[list[Pair], list
         for row, tokens in pairs
         if len(tokens) > max_tokens
     ]
-    if len(long) == len(pairs):
+    if not pairs or len(long) == len(pairs):
         raise UserError(f"every prompt has more than max_tokens={max_tokens} tokens: raise prompts.max_tokens")
     return [(row, tokens) for row, tokens in pairs if len(tokens) <= max_tokens], long
 

@@ -10,6 +10,8 @@ from megatron_sspo.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MAX_CHARACTERS = 64  # of a text for each token that is allowed; a text of megabytes takes minutes to be tokenized
+
 THINK_ANSWER_INSTRUCTION = (
     "First think about the problem step by step, then give the final answer. "
     "Write the reasoning between <think> and </think> and only the final answer between <answer> and </answer>, "
@@ -54,8 +56,8 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # Jinja's errors, and all those of a template's own expressions
         raise UserError(
-            f"the tokenizer's chat template rejects {row.id}: {one_line(str(error))}: fix the row's messages, or the "
-            "template"
+            f"the tokenizer's chat template rejects {row.id}: {one_line(str(error)) or type(error).__name__}: fix the "
+            "row's messages, or the template"
         ) from error
 
 

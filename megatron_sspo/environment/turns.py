@@ -74,7 +74,8 @@ def _render(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # Jinja's errors, and all those of a template's own expressions
-        raise _refusal(tokenizer, f"rejects a conversation of several turns ({one_line(str(error))})") from error
+        reason = one_line(str(error)) or type(error).__name__
+        raise _refusal(tokenizer, f"rejects a conversation of several turns ({reason})") from error
 
 
 def _refusal(tokenizer: Any, why: str) -> UserError:

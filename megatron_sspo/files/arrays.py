@@ -14,7 +14,7 @@ from megatron_sspo.files.writing import flush_to_disk, replacing
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays of numbers, atomically, and flushes them to disk."""
     with replacing(path) as temporary:
-        with temporary.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        with temporary.open("xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)

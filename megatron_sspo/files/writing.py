@@ -15,16 +15,18 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields the path of a temporary file beside `path`, which takes its place at the end, unless an error is raised.
 
     The name is fixed, so that the next write replaces what a kill has left. It keeps the suffix, from which torch's
-    profiler tells whether to compress.
+    profiler tells whether to compress. What has this name is removed before: a link would be followed, and a pipe would
+    block the writer.
     """
     temporary = path.with_name(f".new-{path.name}")
+    temporary.unlink(missing_ok=True)
     yield temporary
     temporary.rename(path)
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a text and flushes it to disk, so that a reader finds the old content or the new."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -1,6 +1,7 @@
 """Console output of a run: a progress bar on a terminal, one line per cycle elsewhere, and a table at the end."""
 
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from megatron_sspo.files.reading import check_regular_file
 
 
 class Display:
@@ -28,7 +31,13 @@ class Display:
         logger.propagate = False
 
     def log_to(self, path: Path) -> None:
-        """Appends all later lines and tables to this file as well."""
+        """Appends all later lines and tables to this file as well.
+
+        Raises:
+            OSError: it cannot be written, or is not a regular file; a pipe would block the run.
+        """
+        if os.path.lexists(path):
+            check_regular_file(path)
         self._log = path
         self._write(f"--- {datetime.now().astimezone().isoformat(timespec='seconds')}")
 

@@ -259,6 +259,25 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     assert path.read_text() == "new"
 
 
+@pytest.mark.parametrize("write", [write_atomically, lambda path, text: write_arrays(path, {text: np.zeros(1)})])
+@pytest.mark.parametrize("make", [lambda path, other: path.symlink_to(other), lambda path, _: os.mkfifo(path)])
+def test_what_lies_in_the_place_of_a_temporary_file_is_not_written_to(tmp_path: Path, write, make) -> None:
+    (tmp_path / "other").write_text("of somebody else")
+    make(tmp_path / ".new-x", tmp_path / "other")
+    write(tmp_path / "x", "new")
+    assert (tmp_path / "other").read_text() == "of somebody else"
+    assert (tmp_path / "x").is_file() and not (tmp_path / "x").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "x"]
+
+
+def test_a_link_in_the_place_of_a_new_checkpoint_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".update-000004").symlink_to(tmp_path / "other")
+    assert save(tmp_path / "run", 4).is_dir()
+    assert not list((tmp_path / "other").iterdir())
+
+
 def test_metadata_that_json_has_no_word_for_becomes_text(tmp_path: Path) -> None:
     write_rows(tmp_path / "x", [{"day": datetime.date(2026, 1, 2)}])
     assert json.loads((tmp_path / "x").read_text()) == {"day": "2026-01-02"}

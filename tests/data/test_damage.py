@@ -7,6 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.sources import jsonl, parquet
 from megatron_sspo.errors import UserError
 
@@ -48,3 +49,33 @@ def test_a_damaged_parquet(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="cannot be read as Parquet") as raised:
             parquet.rows(path)
         assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").symlink_to("/proc/self/mem")  # a regular file that gives an error at its first byte
+    with pytest.raises(UserError, match=r"cannot read .*a\.jsonl: Input/output error; repair it"):
+        jsonl.rows(tmp_path / "a.jsonl")
+
+
+def test_columns_of_one_name(tmp_path: Path) -> None:
+    table = pyarrow.table([["q"], ["1"], ["2"]], names=["question", "answer", "answer"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet has two columns 'answer'"):
+        parquet.rows(tmp_path / "a.parquet")
+
+
+def test_an_unknown_zone_of_time(tmp_path: Path) -> None:
+    times = pyarrow.array([1], pyarrow.timestamp("s", tz="No/Where"))
+    pyarrow.parquet.write_table(pyarrow.table([["q"], ["1"], times], names=["question", "answer", "t"]), tmp_path / "a")
+    with pytest.raises(UserError, match=r"cannot be read as Parquet .*No/Where"):
+        parquet.rows(tmp_path / "a")
+
+
+def test_metadata_too_deep_to_be_written_again(tmp_path: Path) -> None:
+    for depth in (50, 500):
+        (tmp_path / "a.jsonl").write_text('{"question": "q", "answer": "1", "m": ' + "[" * depth + "]" * depth + "}")
+        if depth == 50:
+            assert len(load_rows(str(tmp_path / "a.jsonl"), {})) == 1
+        else:
+            with pytest.raises(UserError, match=r"row .a\.jsonl:1.: the metadata has more than 100 levels: flatten it"):
+                load_rows(str(tmp_path / "a.jsonl"), {})

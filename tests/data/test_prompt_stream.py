@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from megatron_sspo.data.demonstration import demonstration
 from megatron_sspo.data.row import Row
 from megatron_sspo.data.sources import arithmetic
 from megatron_sspo.data.stream import PromptStream
@@ -119,6 +120,20 @@ def test_overlong_prompts_are_dropped_on_request() -> None:
     ]
     with pytest.raises(UserError, match="every prompt has more than max_tokens=2 tokens"):
         PromptStream(rows, TOKENIZER, template="{question}", max_tokens=2, seed=0, overlong="drop")
+
+
+def test_a_prompt_of_millions_of_characters_is_not_tokenized() -> None:
+    rows = [Row(id="a:1", question="1 " * 5_000_000, answer="1"), Row(id="a:2", question="1", answer="1")]
+    with pytest.raises(UserError, match="the prompt of a:1 has 10,000,000 characters, too many for max_tokens=5"):
+        PromptStream(rows, TOKENIZER, template="{question}", max_tokens=5, seed=0)
+    source = PromptStream(rows, TOKENIZER, template="{question}", max_tokens=5, seed=0, overlong="drop")
+    assert ids(source.prompts) == ["a:2"]
+    assert [(row.id, row.detail) for row in source.dropped] == [("a:1", "10,000,000 characters")]
+    with pytest.raises(UserError, match="every prompt has more than max_tokens=5 tokens"):
+        PromptStream(rows[:1], TOKENIZER, template="{question}", max_tokens=5, seed=0, overlong="drop")
+    prompt = replace(source.prompts[0], demonstration="1 " * 5_000_000)
+    with pytest.raises(UserError, match="the demonstration of prompt a:2 has 10,000,000 characters"):
+        demonstration(prompt, TOKENIZER, max_tokens=5)
 
 
 def test_an_empty_source() -> None:

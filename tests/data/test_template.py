@@ -62,6 +62,11 @@ def test_a_chat_template_that_raises(template: str) -> None:
         TurnTemplate(char_tokenizer(chat_template=template))
 
 
+def test_a_chat_template_without_a_message_in_its_error() -> None:
+    with pytest.raises(UserError, match=r"chat template rejects x:1: MemoryError: fix"):
+        render(ROW, char_tokenizer(chat_template="{{ 'a' * 10 ** 17 }}"), "chat")
+
+
 def test_a_tokenizer_without_a_chat_template() -> None:
     with pytest.raises(UserError, match="no chat template"):
         render(ROW, char_tokenizer(chat_template=None), "chat")

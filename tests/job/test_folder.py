@@ -1,13 +1,15 @@
 """The folder of a new run, which another run may have used since the checks."""
 
+import os
 from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.job.job import Job
 from megatron_sspo.preflight.preflight import check_is_new
+from megatron_sspo.processes.console import Display
 
 
 def test_a_run_that_has_begun_and_ended_since_the_checks_is_not_replaced(tmp_path):
@@ -28,3 +30,9 @@ def test_files_of_somebody_else_are_not_overwritten(tmp_path, name):
     (tmp_path / name).mkdir() if name == "model" else (tmp_path / name).touch()
     with pytest.raises(UserError, match=f"already contains {name}, which a new run would overwrite: choose another"):
         check_is_new(tmp_path)
+
+
+def test_a_log_that_is_a_pipe_does_not_block_the_run(tmp_path):
+    os.mkfifo(tmp_path / "log.txt")
+    with pytest.raises(UserError, match="it is a pipe, not a regular file"), os_errors_as_user_errors():
+        Display(silent=True).log_to(tmp_path / "log.txt")

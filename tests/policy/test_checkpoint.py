@@ -1,6 +1,8 @@
 """Resumed runs equal uninterrupted runs to the last bit; a bad checkpoint is reported in one sentence."""
 
+import io
 import os
+import pickle
 import resource
 import signal
 import time
@@ -181,6 +183,69 @@ def test_damaged_checkpoint_raises_a_user_error(saved, make, folders, kind):
     with pytest.raises(UserError) as raised:
         make(folders["moe"]).load(path)
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+class Code:
+    """An object whose pickle makes a folder when it is loaded."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def torch_saved(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def replace_record(path, name, content):
+    """Appends a record to a file of a checkpoint, and lets the index name it in place of a tensor's or an object's."""
+    index = pickle.loads((path / ".metadata").read_bytes())
+    info = next(info for key, info in index.storage_data.items() if key.fqn.startswith(name))
+    file = path / info.relative_path
+    info.offset, info.length = file.stat().st_size, len(content)
+    file.write_bytes(file.read_bytes() + content)
+    (path / ".metadata").write_bytes(pickle.dumps(index))
+
+
+@pytest.mark.parametrize("place", ["common.pt", ".metadata", "a field of .metadata", "random", "embedding.word"])
+@pytest.mark.parametrize("is_resharded", [False, True])
+def test_code_in_a_checkpoint_is_not_run(saved, make, folders, tmp_path, monkeypatch, place, is_resharded):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    path, code = saved("dense"), Code(tmp_path / "code was run")
+    if place == "common.pt":
+        (path / place).write_bytes(torch_saved({"scheduler": code}))
+    elif place == ".metadata":
+        (path / place).write_bytes(pickle.dumps(code))
+    elif place == "a field of .metadata":
+        index = pickle.loads((path / ".metadata").read_bytes())
+        index.planner_data = code
+        (path / ".metadata").write_bytes(pickle.dumps(index))
+    else:
+        replace_record(path, place, torch_saved([code]))
+    policy = make(folders["dense"])
+    if place == "random" and is_resharded:  # it is not read then
+        policy.load_resharded(path)
+    else:
+        with pytest.raises(UserError) as raised:
+            (policy.load_resharded if is_resharded else policy.load)(path)
+        assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+        assert "weights_only" not in str(raised.value)
+    assert not code.folder.exists()
+    assert os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] == "1"
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "../secret", ""])
+def test_a_checkpoint_names_no_file_outside_of_its_folder(saved, make, folders, place):
+    path = saved("dense")
+    index = pickle.loads((path / ".metadata").read_bytes())
+    next(info for key, info in index.storage_data.items() if key.fqn.startswith("random")).relative_path = place
+    (path / ".metadata").write_bytes(pickle.dumps(index))
+    with pytest.raises(UserError, match=rf"{path} cannot be loaded .*is placed in {place!r}, which"):
+        make(folders["dense"]).load(path)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_record
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.reading import dict_without_duplicates
+from megatron_sspo.files.reading import dict_without_duplicates, open_file
 
 
 def rows(
@@ -37,10 +38,10 @@ def records(path: str | Path) -> Iterator[Record]:
     """Yields the lines of a file that are not blank.
 
     Raises:
-        UserError: there is no such file, or a line is not JSON in UTF-8.
+        UserError: there is no such file, it cannot be read, or a line is not JSON in UTF-8.
     """
     path = existing_file(path)
-    with path.open("rb") as lines:
+    with _read_errors_as_user_errors(path), open_file(path) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -53,3 +54,11 @@ def records(path: str | Path) -> Iterator[Record]:
             except (ValueError, RecursionError) as error:
                 raise UserError(f"{place}: not JSON ({error}): each line must be one whole JSON object") from error
             yield Record(id=f"{path.name}:{number}", place=place, values=values)
+
+
+@contextmanager
+def _read_errors_as_user_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # one that a read raises has no file name
+        raise UserError(f"cannot read {path}: {error.strerror}; repair it, or copy it to another disk") from error

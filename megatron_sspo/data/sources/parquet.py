@@ -1,10 +1,11 @@
 """Parquet files."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_record
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, short_repr
 
 
 def rows(
@@ -47,13 +48,15 @@ def records(path: str | Path, columns: Sequence[str] = ()) -> Iterator[Record]:
     path = existing_file(path)
     try:
         file = pyarrow.parquet.ParquetFile(path)
+        if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
+            raise UserError(f"{path} has two columns {short_repr(twice[0])}, of which one would be lost: rename one")
         wanted = [name for name in file.schema_arrow.names if name in columns or not columns]
         rows_before = 0
         for batch in file.iter_batches(columns=wanted):
             for number, values in enumerate(batch.to_pylist(), start=rows_before + 1):
                 yield Record(id=f"{path.name}:{number}", place=f"{path}, row {number}", values=values)
             rows_before += batch.num_rows
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, LookupError) as error:
         raise UserError(
             f"{path} cannot be read as Parquet ({' '.join(str(error).split())}): is it another format, or cut short?"
         ) from error

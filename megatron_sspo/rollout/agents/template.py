@@ -6,10 +6,9 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.data.template import MAX_CHARACTERS
+from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.rollout.agents.messages import Message, Refusal
-
-_MAX_CHARACTERS = 64  # of a text for each token that is allowed; longer texts are refused before they are encoded
 
 
 class ChatTemplate:
@@ -43,7 +42,7 @@ class ChatTemplate:
         try:
             text = self._render(marks.shield(rows), marks.shield(tools))
         except Exception as error:  # Jinja's errors, and all those of a template's own expressions
-            raise Refusal(f"the model's chat template rejects the conversation: {error}") from error
+            raise Refusal(f"the model's chat template rejects the conversation: {first_line(error)}") from error
         tokens = self._encode(text, marks, max_tokens)
         if tokens[:1] != [self.first_token]:
             raise Refusal("the model's chat template begins this conversation with another token than all others")
@@ -97,7 +96,7 @@ class ChatTemplate:
 
     def _encode(self, text: str, marks: "_Marks", max_tokens: int) -> list[int]:
         tokens: list[int] = []
-        if len(text) > _MAX_CHARACTERS * max_tokens:
+        if len(text) > MAX_CHARACTERS * max_tokens:
             raise _too_long(max_tokens)
         for piece, is_special in marks.split(text):
             if piece:
@@ -116,14 +115,14 @@ class ChatTemplate:
         except Exception as error:  # Jinja's errors, and all those of a template's own expressions
             raise UserError(
                 f"the chat template of the tokenizer {self._tokenizer.name_or_path!r} rejects a conversation of one "
-                f"user's message ({error}): choose another model, or no agent"
+                f"user's message ({first_line(error)}): choose another model, or no agent"
             ) from error
         return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][0]
 
 
 def _check_length(rows: Sequence[Any], tools: Sequence[Any], max_tokens: int) -> None:
     """Raises Refusal for texts that are too long to be searched for special tokens, which takes seconds a megabyte."""
-    if len(json.dumps([rows, tools], ensure_ascii=False)) > _MAX_CHARACTERS * max_tokens:
+    if len(json.dumps([rows, tools], ensure_ascii=False)) > MAX_CHARACTERS * max_tokens:
         raise _too_long(max_tokens)
 
 

@@ -77,9 +77,10 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
     try:
         backend = read_json(path / _CONFIG)["sharded_backend"]
         metadata = _Unpickler(io.BytesIO(read_bytes(path / _INDEX, at_most=_MAX_INDEX_BYTES))).load()
-        storage: dict[Any, Any] = {
-            (index.fqn, tuple(index.offset or ())): info for index, info in metadata.storage_data.items()
-        }
+        storage: dict[Any, Any] = {}
+        for index, info in metadata.storage_data.items():
+            _check_place(index.fqn, info.relative_path)
+            storage[index.fqn, tuple(index.offset or ())] = info
         found = {
             key: _tensor(key, entry, storage)
             for key, entry in metadata.state_dict_metadata.items()
@@ -101,7 +102,7 @@ def _tensor(key: str, entry: TensorStorageMetadata, storage: Mapping[Any, Any]) 
     if not isinstance(key, str) or not key.isprintable() or not isinstance(entry.properties.dtype, torch.dtype):
         raise ValueError(f"a tensor is called {short_repr(key)} and has dtype {short_repr(entry.properties.dtype)}")
     shape = _sizes(entry.size)
-    pieces = tuple(_piece(key, chunk, storage[key, tuple(chunk.offsets)]) for chunk in entry.chunks)
+    pieces = tuple(_piece(chunk, storage[key, tuple(chunk.offsets)]) for chunk in entry.chunks)
     for piece in pieces:
         ends = [start + size for start, size in zip(piece.offsets, piece.sizes, strict=True)]
         if len(ends) != len(shape) or any(end > size for end, size in zip(ends, shape, strict=True)):
@@ -109,9 +110,12 @@ def _tensor(key: str, entry: TensorStorageMetadata, storage: Mapping[Any, Any]) 
     return GlobalTensor(shape, entry.properties.dtype, pieces)
 
 
-def _piece(key: str, chunk: ChunkStorageMetadata, info: Any) -> Piece:
-    if not isinstance(info.relative_path, str) or not is_inside(info.relative_path):
-        raise ValueError(f"{key} is placed in {short_repr(info.relative_path)}, which is not a file in this folder")
+def _check_place(key: Any, place: Any) -> None:
+    if not isinstance(place, str) or not is_inside(place):
+        raise ValueError(f"{short_repr(key)} is placed in {short_repr(place)}, which is not a file in this folder")
+
+
+def _piece(chunk: ChunkStorageMetadata, info: Any) -> Piece:
     offset, length = _sizes((info.offset, info.length))
     return Piece(_sizes(chunk.offsets), _sizes(chunk.sizes), info.relative_path, offset, length)
 
