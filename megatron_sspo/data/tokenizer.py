@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from megatron_sspo.data.tokenizer_trial import try_tokenizer
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.formats.companions import check_tokenizer_files
@@ -10,11 +11,14 @@ from megatron_sspo.weights.transformers_config import read_config
 
 
 @os_errors_as_user_errors()
-def load_tokenizer(model_path: Path) -> Any:
+def load_tokenizer(model_path: Path, *, trial: bool = False) -> Any:
     """Loads the tokenizer of a Hugging Face folder; nothing is downloaded, and no code of the folder is run.
 
+    Args:
+        trial: whether to load it in a fork first, see `try_tokenizer`.
+
     Raises:
-        UserError: the folder does not exist, or holds no tokenizer that can be read.
+        UserError: the folder does not exist, or holds no tokenizer that can be read and used.
     """
     if not (model_path / "config.json").exists():
         raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
@@ -22,8 +26,11 @@ def load_tokenizer(model_path: Path) -> Any:
     check_tokenizer_files(model_path)
     from transformers import AutoTokenizer
 
+    if trial:
+        try_tokenizer(model_path)
     try:
         found: Any = AutoTokenizer.from_pretrained(str(model_path), local_files_only=True, trust_remote_code=False)
+        found("1", add_special_tokens=False)  # of wrong settings, some are found by a use
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the Rust library is not an Exception

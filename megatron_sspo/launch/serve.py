@@ -59,7 +59,8 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     servers = build_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
     for number in range(len(servers)):
         check_free(address, first_port + number, "choose others with --address and --port")
-    load_tokenizer(Path(run.model.path))  # a folder without a model gives a clear error here, before servers start
+    # a folder without a model gives a clear error here, before servers start
+    load_tokenizer(Path(run.model.path), trial=True)
     (folder / URLS).unlink(missing_ok=True)
     Display(silent=False)  # shows the pool's log
     processes = [server.process for server in servers if server.process is not None]

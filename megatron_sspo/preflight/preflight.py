@@ -58,7 +58,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     checkpoint = check_folder(run, resume)
     trackers.check(run.tracking)
     _check_plugins(run)
-    tokenizer = load_tokenizer(Path(run.model.path))
+    tokenizer = load_tokenizer(Path(run.model.path), trial=os.environ.get("RANK", "0") == "0")
     _check_model(run, config, tokenizer)
     _check_data(run, config, tokenizer, checkpoint)
     if os.environ.get("RANK", "0") == "0":

@@ -37,7 +37,12 @@ def may_fork() -> bool:
     """Returns whether this process can be forked: it has a single thread and no CUDA, which does not work in a fork."""
     import torch
 
-    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1 and not torch.cuda.is_available()
+    return is_single_threaded() and not torch.cuda.is_available()
+
+
+def is_single_threaded() -> bool:
+    """Returns whether this process is known to have a single thread; a fork has none of the others."""
+    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
 
 
 def fork(run: Callable[[], int], name: str) -> "Fork":
