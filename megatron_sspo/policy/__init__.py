@@ -8,7 +8,7 @@ and does not work.
 
 import torch
 
-from megatron_sspo.policy.with_cuda.kernels import has_transformer_engine
+from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.policy.without_cuda import adam, patches, te_general_gemm
 
 if not torch.cuda.is_available():

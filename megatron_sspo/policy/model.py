@@ -17,7 +17,7 @@ from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
 from megatron_sspo.policy.shared_prompts.transformer_engine import with_shared_prompts
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
-from megatron_sspo.policy.with_cuda.kernels import check_float32, check_installed, has_transformer_engine
+from megatron_sspo.policy.with_cuda.installed import check_float32, check_installed, has_transformer_engine
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
 

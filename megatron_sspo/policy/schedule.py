@@ -20,7 +20,7 @@ from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_token_values
 from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
 from megatron_sspo.policy.shared_prompts.transformer_engine import SHARING_COST
-from megatron_sspo.policy.with_cuda.kernels import has_transformer_engine
+from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.policy.work import work_of
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run

@@ -8,7 +8,7 @@ import torch
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.policy.with_cuda.kernels import has_transformer_engine
+from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt

@@ -13,7 +13,7 @@ from tiny_policy import build
 from megatron_sspo.errors import UserError
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.optimizer import ddp_config
-from megatron_sspo.policy.with_cuda import fast_fields, kernels
+from megatron_sspo.policy.with_cuda import fast_fields, installed
 from megatron_sspo.preflight import ranks
 from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.run import Parallel
@@ -44,14 +44,14 @@ def installed(monkeypatch, tmp_path):
 @pytest.mark.parametrize("version", ["2.9.0", "2.20.2"])
 def test_a_transformer_engine_that_works(installed, version):
     installed(version)
-    assert kernels.has_transformer_engine()
-    assert kernels.transformer_engine_version() == version
+    assert installed.has_transformer_engine()
+    assert installed.transformer_engine_version() == version
 
 
 def test_no_transformer_engine(monkeypatch):
-    assert not kernels.has_transformer_engine()
+    assert not installed.has_transformer_engine()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert not kernels.has_transformer_engine()
+    assert not installed.has_transformer_engine()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_no_transformer_engine(monkeypatch):
 def test_a_transformer_engine_that_does_not_work(installed, version, content, words):
     installed(version, content)
     with pytest.raises(UserError, match=words) as raised:
-        kernels.has_transformer_engine()
+        installed.has_transformer_engine()
     assert "\n" not in str(raised.value)
 
 
@@ -82,7 +82,7 @@ def test_a_transformer_engine_that_megatron_cannot_use(installed, monkeypatch):
     installed("9.0.0")
     monkeypatch.setattr(extension, "HAVE_TE", False)
     with pytest.raises(UserError, match=r"Transformer Engine 9\.0\.0 is installed, and megatron-core .* cannot use it"):
-        kernels.has_transformer_engine()
+        installed.has_transformer_engine()
 
 
 # ------------------------------------------------------------------ fast fields
@@ -180,10 +180,10 @@ def test_the_users_fields_win(without_checks):
 
 def test_float32_has_no_attention_over_several_context_ranks(without_checks, monkeypatch):
     parallel = Parallel(context=2)
-    monkeypatch.setattr(kernels, "has_transformer_engine", lambda: False)
+    monkeypatch.setattr(installed, "has_transformer_engine", lambda: False)
     assert transformer("dense", parallel=parallel).context_parallel_size == 2  # by this package's own attention
-    monkeypatch.setattr(kernels, "has_transformer_engine", lambda: True)
-    monkeypatch.setattr(kernels, "transformer_engine_version", lambda: "2.11.0")
+    monkeypatch.setattr(installed, "has_transformer_engine", lambda: True)
+    monkeypatch.setattr(installed, "transformer_engine_version", lambda: "2.11.0")
     assert transformer("dense").context_parallel_size == 1
     assert transformer("dense", parallel=parallel, dtype=torch.bfloat16).context_parallel_size == 2
     with pytest.raises(UserError, match=r"float32 with parallel\.context > 1.*choose bfloat16"):
@@ -191,8 +191,8 @@ def test_float32_has_no_attention_over_several_context_ranks(without_checks, mon
 
 
 def test_an_old_transformer_engine_has_no_attention_for_packed_float32(without_checks, monkeypatch):
-    monkeypatch.setattr(kernels, "has_transformer_engine", lambda: True)
-    monkeypatch.setattr(kernels, "transformer_engine_version", lambda: "2.10.0+abc")
+    monkeypatch.setattr(installed, "has_transformer_engine", lambda: True)
+    monkeypatch.setattr(installed, "transformer_engine_version", lambda: "2.10.0+abc")
     assert transformer("dense", dtype=torch.bfloat16).bf16
     with pytest.raises(UserError, match=r"float32, and Transformer Engine 2\.10\.0.* install 2\.11 or newer"):
         transformer("dense")
@@ -209,7 +209,7 @@ def test_the_line_at_the_start(without_checks, monkeypatch):
     line = fast_fields.describe_kernels(config, ddp_config({}, TWO))
     expected = "Transformer Engine 2.9.0, with bias_activation_fusion, overlap_grad_reduce, overlap_param_gather"
     assert line == expected
-    monkeypatch.setattr(fast_fields, "has_fused_norms", kernels.has_fused_norms)  # false here, as with an older one
+    monkeypatch.setattr(fast_fields, "has_fused_norms", installed.has_fused_norms)  # false here, as with an older one
     assert "tensor by tensor" in fast_fields.describe_kernels(config, ddp_config({}, TWO))
     monkeypatch.setattr(fast_fields, "has_transformer_engine", lambda: False)
     assert "Transformer Engine is not installed" in fast_fields.describe_kernels(config, ddp_config({}, TWO))

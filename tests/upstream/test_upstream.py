@@ -5,7 +5,7 @@ import json
 import pytest
 from packaging.version import Version
 
-from megatron_sspo.policy.with_cuda.kernels import OLDEST_TRANSFORMER_ENGINE
+from megatron_sspo.policy.with_cuda.installed import OLDEST_TRANSFORMER_ENGINE
 from tests.upstream.collect import FACTS, definitions
 from tests.upstream.needed import ACCEPTED, NEEDED
 

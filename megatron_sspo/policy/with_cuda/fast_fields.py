@@ -11,7 +11,7 @@ from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.tensor_parallel import layers
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from megatron_sspo.policy.with_cuda.kernels import (
+from megatron_sspo.policy.with_cuda.installed import (
     OLDEST_WITH_NORMS,
     has_apex_wgrad,
     has_fused_norms,

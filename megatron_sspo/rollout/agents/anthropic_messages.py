@@ -15,7 +15,7 @@ from megatron_sspo.rollout.agents.chat import (
 )
 from megatron_sspo.rollout.agents.forced import RequiredForm, call_of, json_of
 from megatron_sspo.rollout.agents.messages import Call, Message, Refusal, check_text, parse_tools, read_text
-from megatron_sspo.rollout.agents.strict_json import read_json
+from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _INVALID = "INVALID_JSON"  # the key under which Anthropic's clients wrap arguments that are no JSON object
 _UNSUPPORTED = ("mcp_servers", "container", "context_management")
@@ -197,7 +197,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
 
 def _input(call: Call) -> dict[str, Any]:
     try:
-        found = read_json(call.arguments)
+        found = parse_strict_json(call.arguments)
     except ValueError:
         found = None
     return found if isinstance(found, dict) else {_INVALID: call.arguments}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatron_sspo.rollout.agents.strict_json import read_json
+from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
@@ -35,7 +35,7 @@ class Call:
     def normal(self) -> tuple[str, str]:
         """The call with its arguments in one form of JSON, since clients write the same JSON differently."""
         try:
-            return self.name, json.dumps(read_json(self.arguments), sort_keys=True)
+            return self.name, json.dumps(parse_strict_json(self.arguments), sort_keys=True)
         except ValueError:
             return self.name, self.arguments
 
@@ -162,7 +162,7 @@ def names_of(tools: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _value(arguments: str) -> Any:
     try:
-        found = read_json(arguments)
+        found = parse_strict_json(arguments)
     except ValueError:
         return arguments
     return found if isinstance(found, dict) else arguments

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Collection
 
 from megatron_sspo.rollout.agents.messages import Call, Message
-from megatron_sspo.rollout.agents.strict_json import read_json
+from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _CALL_END = "</tool_call>"
@@ -46,7 +46,7 @@ def parse_answer(text: str, tools: Collection[str]) -> Message:
 def parse_call(text: str, tools: Collection[str]) -> Call | None:
     """Reads {"name": ..., "arguments": {...}}; None if it is malformed or names no tool."""
     try:
-        found = read_json(text)
+        found = parse_strict_json(text)
     except ValueError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get(_NAME), str) or found[_NAME] not in tools:

@@ -13,7 +13,7 @@ from megatron_sspo.rollout.agents import anthropic_messages, chat_completions
 from megatron_sspo.rollout.agents.chat import Form
 from megatron_sspo.rollout.agents.messages import Refusal
 from megatron_sspo.rollout.agents.session import Session
-from megatron_sspo.rollout.agents.strict_json import read_json
+from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _MAX_BYTES = 8 << 20  # of the body of a request
 _BODY_SECONDS = 30.0  # in which the body has to arrive
@@ -151,6 +151,6 @@ async def _read(request: web.Request) -> Any:
     except TimeoutError:
         raise Refusal(f"the body did not arrive within {_BODY_SECONDS:.0f} s", status=408, code="timeout") from None
     try:
-        return read_json(content)
+        return parse_strict_json(content)
     except ValueError as error:
         raise Refusal(f"the body is not JSON: {error}") from None

@@ -1,4 +1,4 @@
-"""Reads JSON that a client or the policy wrote."""
+"""Parses JSON that a client or the policy wrote."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Any
 _DEEPEST = 64  # far from Python's limit of recursion, so that the values can be written and rendered
 
 
-def read_json(text: str | bytes) -> Any:
+def parse_strict_json(text: str | bytes) -> Any:
     """Returns the value of a text.
 
     Raises:
