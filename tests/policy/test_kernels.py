@@ -21,8 +21,8 @@ from megatron_sspo.weights.family import load_family
 
 
 @pytest.fixture
-def installed(monkeypatch, tmp_path):
-    """installed(version, content): a GPU, and a Transformer Engine whose part for torch has that content."""
+def pretend_installed(monkeypatch, tmp_path):
+    """pretend_installed(version, content): a GPU, and a Transformer Engine whose part for torch has that content."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(extension, "HAVE_TE", True)
     monkeypatch.syspath_prepend(tmp_path)
@@ -42,8 +42,8 @@ def installed(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["2.9.0", "2.20.2"])
-def test_a_transformer_engine_that_works(installed, version):
-    installed(version)
+def test_a_transformer_engine_that_works(pretend_installed, version):
+    pretend_installed(version)
     assert installed.has_transformer_engine()
     assert installed.transformer_engine_version() == version
 
@@ -71,15 +71,15 @@ def test_no_transformer_engine(monkeypatch):
         ),
     ],
 )
-def test_a_transformer_engine_that_does_not_work(installed, version, content, words):
-    installed(version, content)
+def test_a_transformer_engine_that_does_not_work(pretend_installed, version, content, words):
+    pretend_installed(version, content)
     with pytest.raises(UserError, match=words) as raised:
         installed.has_transformer_engine()
     assert "\n" not in str(raised.value)
 
 
-def test_a_transformer_engine_that_megatron_cannot_use(installed, monkeypatch):
-    installed("9.0.0")
+def test_a_transformer_engine_that_megatron_cannot_use(pretend_installed, monkeypatch):
+    pretend_installed("9.0.0")
     monkeypatch.setattr(extension, "HAVE_TE", False)
     with pytest.raises(UserError, match=r"Transformer Engine 9\.0\.0 is installed, and megatron-core .* cannot use it"):
         installed.has_transformer_engine()
