@@ -1,5 +1,6 @@
 """Console output of a run: a progress bar on a terminal, one line per cycle elsewhere, and a table at the end."""
 
+import errno
 import logging
 import os
 import time
@@ -12,8 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
-
-from megatron_sspo.files.reading import check_regular_file
 
 
 class Display:
@@ -36,8 +35,8 @@ class Display:
         Raises:
             OSError: it cannot be written, or is not a regular file; a pipe would block the run.
         """
-        if os.path.lexists(path):
-            check_regular_file(path)
+        if os.path.lexists(path) and not path.is_file():
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         self._log = path
         self._write(f"--- {datetime.now().astimezone().isoformat(timespec='seconds')}")
 
