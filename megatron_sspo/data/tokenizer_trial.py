@@ -10,8 +10,8 @@ from typing import NoReturn
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.forks import fork, is_single_threaded
 
-CPU_SECONDS = 120  # of a tokenizer of 150,000 tokens on a slow core: 2
-_MEMORY_BYTES = 8 * 2**30  # of such a tokenizer: half a gigabyte
+CPU_SECONDS = 120  # limits far above what any published tokenizer should need
+_MEMORY_BYTES = 8 * 2**30
 _MESSAGES = [{"role": "user", "content": "What is 1 + 1?"}]
 
 
@@ -36,23 +36,30 @@ def try_tokenizer(model_path: Path) -> None:
 
 
 def _try(model_path: Path) -> NoReturn:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, resource.RLIM_INFINITY))
-    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    limit = pages * resource.getpagesize() + _MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
+    """Ends this fork with 1 if memory ran out, and with 0 after any other error: nothing may return from here."""
     code = 0
     try:
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        _limit(resource.RLIMIT_CORE, 0)
+        _limit(resource.RLIMIT_CPU, CPU_SECONDS)
+        _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + _MEMORY_BYTES)
         _write_message(model_path)
     except MemoryError:
         code = 1
     except BaseException:  # a panic of the Rust library is not an Exception
-        code = 0
-    os._exit(code)
+        pass
+    finally:
+        os._exit(code)
+
+
+def _limit(kind: int, value: int) -> None:
+    """Lowers a limit of this process, as far as it is not lower already."""
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def _write_message(model_path: Path) -> None:

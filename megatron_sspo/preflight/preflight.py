@@ -53,15 +53,16 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
         UserError: the first check that fails.
     """
     check(run)
+    is_first = os.environ.get("RANK", "0") == "0"
     config = resources.read_model_config(run)
     _check_layouts(run, config, elsewhere=elsewhere)
     checkpoint = check_folder(run, resume)
     trackers.check(run.tracking)
     _check_plugins(run)
-    tokenizer = load_tokenizer(Path(run.model.path), trial=os.environ.get("RANK", "0") == "0")
+    tokenizer = load_tokenizer(Path(run.model.path), trial=is_first)
     _check_model(run, config, tokenizer)
     _check_data(run, config, tokenizer, checkpoint)
-    if os.environ.get("RANK", "0") == "0":
+    if is_first:
         _check_machine(run, config, resume or Path(run.output) / run.name, elsewhere=elsewhere)
     return checkpoint.differences if checkpoint is not None else []
 

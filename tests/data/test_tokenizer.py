@@ -98,6 +98,17 @@ def test_a_sound_tokenizer_passes_its_trial(folder: Path, monkeypatch) -> None:
     assert load_tokenizer(folder, trial=True).encode("1")
 
 
+def test_a_trial_that_cannot_set_its_limits_still_ends_its_fork(folder: Path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(tokenizer_trial, "is_single_threaded", lambda: True)
+    monkeypatch.setattr(tokenizer_trial.resource, "setrlimit", refuse)
+    process = os.getpid()
+    assert load_tokenizer(folder, trial=True).encode("1")
+    assert os.getpid() == process
+
+
 def test_a_setting_that_only_a_use_finds_wrong(folder: Path) -> None:
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": "x"}))
