@@ -14,6 +14,8 @@ from megatron_sspo.rollout.servers.client import Client, RequestRejected
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.types import Prompt, Sampling
 
+FIRST = Prompt(id="first", tokens=(1,), answer="")
+
 
 def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
     """Covers a server that neither answers in time nor returns an aborted response."""
@@ -38,9 +40,7 @@ def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
         pool.version = 0
         format = SimpleNamespace(to_request=lambda *_, id, schema: {"rid": id}, parse=None)
         try:
-            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).generate_response(
-                Prompt(id="first", tokens=(1,), answer=""), Sampling(), 0
-            )
+            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).generate_response(FIRST, Sampling(), 0)
         finally:
             await client.close()
             server.close()
@@ -53,63 +53,61 @@ def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
     assert "/abort_request" in asked and "/health_generate" in asked
 
 
+class _SlowServer:
+    """A stand-in for a healthy server that returns each request without its end, after the time limit of 0.05 s."""
+
+    url = "http://a"
+
+    def __init__(self) -> None:
+        self.num_asked = 0
+
+    async def post(self, path, content, *, seconds):
+        if path == "/generate":
+            self.num_asked += 1
+            await asyncio.sleep(0.06)
+        return {}
+
+    async def is_healthy(self, seconds):
+        return True
+
+
+def requests_to(client, part: PartialResponse) -> Requests:
+    """Makes the requests to one server, each of whose answers is read as `part`."""
+    pool = ServerPool(
+        [Server(client, is_up=True, version=0)], key="", min_servers=1, max_restarts=0, health_seconds=5.0
+    )
+    pool.version = 0
+    format = SimpleNamespace(
+        to_request=lambda *_, id, schema: {"rid": id, "sampling_params": {"max_new_tokens": 4}}, parse=lambda _: part
+    )
+    return Requests(pool, format, None, max_in_flight=1, seconds=0.05)
+
+
 def test_a_healthy_server_that_samples_nothing_ends_the_run(monkeypatch):
     """Covers a server that returns each request without a token when its time is over: it would go on without end."""
     monkeypatch.setattr(sglang_generation, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(sglang_generation, "_MAX_PAUSE", 0.001)
-    asked = []
-
-    async def answer(path, content, *, seconds):
-        asked.append(path)
-        await asyncio.sleep(0.06 if path == "/generate" else 0.0)
-        return {}
+    server = _SlowServer()
 
     async def respond():
-        client = SimpleNamespace(url="http://a", post=answer, is_healthy=lambda seconds: asyncio.sleep(0, True))
-        pool = ServerPool(
-            [Server(client, is_up=True, version=0)], key="", min_servers=1, max_restarts=0, health_seconds=5.0
-        )
-        pool.version = 0
-        format = SimpleNamespace(
-            to_request=lambda *_, id, schema: {"rid": id, "sampling_params": {"max_new_tokens": 4}},
-            parse=lambda _: PartialResponse(),
-        )
-        requests = Requests(pool, format, None, max_in_flight=1, seconds=0.05)
-        await asyncio.wait_for(
-            requests.generate_response(Prompt(id="first", tokens=(1,), answer=""), Sampling(), 0), 10
-        )
+        response = requests_to(server, PartialResponse()).generate_response(FIRST, Sampling(), 0)
+        await asyncio.wait_for(response, 10)
 
     with pytest.raises(
         UserError, match=r"no server answers prompt first; .* sampled no token of any request in 0.05 s"
     ):
         asyncio.run(respond())
-    assert asked.count("/generate") == sglang_generation._MAX_FAILURES
+    assert server.num_asked == sglang_generation._MAX_FAILURES
 
 
 def test_a_turn_with_a_schema_that_never_ends_in_time_is_rejected():
     """Covers a server that samples tokens and is slow: the turn begins again each time, and would so without end."""
-    asked = []
-
-    async def answer(path, content, *, seconds):
-        asked.append(path)
-        await asyncio.sleep(0.06 if path == "/generate" else 0.0)
-        return {}
+    server = _SlowServer()
+    token = PartialResponse(tokens=np.ones(1, np.int32), log_probs=np.zeros(1, np.float32))
 
     async def respond():
-        client = SimpleNamespace(url="http://a", post=answer, is_healthy=lambda seconds: asyncio.sleep(0, True))
-        pool = ServerPool(
-            [Server(client, is_up=True, version=0)], key="", min_servers=1, max_restarts=0, health_seconds=5.0
-        )
-        pool.version = 0
-        format = SimpleNamespace(
-            to_request=lambda *_, id, schema: {"rid": id, "sampling_params": {"max_new_tokens": 4}},
-            parse=lambda _: PartialResponse(tokens=np.ones(1, np.int32), log_probs=np.zeros(1, np.float32)),
-        )
-        requests = Requests(pool, format, None, max_in_flight=1, seconds=0.05)
-        await asyncio.wait_for(
-            requests.run_turn(Prompt(id="first", tokens=(1,), answer=""), Sampling(), 0, schema="{}"), 10
-        )
+        await asyncio.wait_for(requests_to(server, token).run_turn(FIRST, Sampling(), 0, schema="{}"), 10)
 
     with pytest.raises(RequestRejected, match=r"did not end within 0\.05 s in 3 attempts: raise .*request_seconds"):
         asyncio.run(respond())
-    assert asked.count("/generate") == 3
+    assert server.num_asked == 3
