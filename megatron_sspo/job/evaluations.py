@@ -1,22 +1,19 @@
 """`Evaluations`: the evaluation of a run in progress, and the rows of the earlier evaluations."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.environment.protocol import Environment
-from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation
 from megatron_sspo.evaluation.sets import sampling_of
 from megatron_sspo.evaluation.table import before_and_after, format_metrics
-from megatron_sspo.files.writing import write_rows
+from megatron_sspo.job.records import Records
 from megatron_sspo.processes.console import Display
 from megatron_sspo.processes.stop import Stop
 from megatron_sspo.reward.protocol import Reward
 from megatron_sspo.rollout.engine import RolloutEngine
 from megatron_sspo.run import Run
-from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.types import Prompt
 
 
@@ -35,8 +32,7 @@ class Evaluations:
         tokenizer: the tokenizer that decodes prompts.
         sync: collective that loads the policy's weights into the engine.
         stop: the requests to stop the run.
-        writer: the writer of the rows on rank 0; None on the other ranks.
-        rows: on rank 0, the rows of the evaluations before a resumption.
+        records: the files of the run on rank 0; None on the other ranks.
 
     Attributes:
         in_progress: the update whose weights are being evaluated; None if no evaluation is in progress.
@@ -45,7 +41,6 @@ class Evaluations:
     def __init__(
         self,
         run: Run,
-        folder: Path,
         engine: RolloutEngine,
         held_out: Mapping[str, Sequence[Prompt]],
         rewards: Mapping[str, Reward],
@@ -55,16 +50,15 @@ class Evaluations:
         sync: Callable[[], None],
         stop: Stop,
         display: Display,
-        writer: metrics_files.MetricsWriter | None,
-        rows: Sequence[Mapping[str, float]],
+        records: Records | None,
     ) -> None:
-        self._run, self._folder, self._engine = run, folder, engine
+        self._run, self._engine = run, engine
         self._held_out, self._rewards, self._environments = held_out, rewards, environments
         self._tokenizer, self._sync, self._stop, self._display = tokenizer, sync, stop, display
-        self._writer = writer
+        self._records = records
         self.in_progress: int | None = None
         self._sets: dict[str, SetEvaluation] = {}  # those of the evaluation in progress
-        self._rows = [*rows]
+        self._rows = [*records.evaluations] if records is not None else []
 
     @property
     def newest(self) -> float | None:
@@ -98,8 +92,8 @@ class Evaluations:
         }
         for of_set in self._sets.values():
             of_set.begin()
-        if self._writer is not None:
-            self._writer.hold()
+        if self._records is not None:
+            self._records.hold()
         if may_wait and (self._engine.replicated or self._run.rollouts.options.get("release_memory")):
             self.finish(update)
 
@@ -131,8 +125,8 @@ class Evaluations:
             of_set.cancel()
         self.in_progress, self._sets = None, {}
         self._engine.release_memory()
-        if self._writer is not None:
-            self._writer.release()
+        if self._records is not None:
+            self._records.release()
         return is_complete
 
     def print_table(self) -> None:
@@ -157,8 +151,6 @@ class Evaluations:
             answers += [{"set": name, **answer.to_row()} for answer in of_set.store.by_id("greedy").values()]
             self._display.log(f"{title}  {name}: {format_metrics(numbers)}")
         self._rows.append(row)
-        if self._writer is not None:
-            self._writer.write(metrics_files.EVALUATIONS, row)
-            with os_errors_as_user_errors(self._folder):
-                write_rows(self._folder / "evaluation_responses.jsonl", answers)
+        if self._records is not None:
+            self._records.write_evaluation(row, answers)
         return True

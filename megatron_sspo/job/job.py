@@ -1,6 +1,5 @@
 """`Job`: the resources that a run holds open, and the bookkeeping that the training loop leaves out."""
 
-import json
 import os
 import shutil
 import time
@@ -20,18 +19,19 @@ from megatron_sspo.config.user_code import call_user_code, metrics_of
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.data.tokenizer import load_tokenizer
-from megatron_sspo.environment.open import open_environment
 from megatron_sspo.errors import os_errors_as_user_errors
-from megatron_sspo.evaluation.sets import held_out_streams, open_environments, open_rewards
-from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.evaluation.parts import open_parts
+from megatron_sspo.evaluation.sets import held_out_streams
 from megatron_sspo.job.evaluations import Evaluations
 from megatron_sspo.job.memory_snapshot import snapshot_on_out_of_memory
 from megatron_sspo.job.profile import Profiler, check_updates
 from megatron_sspo.job.prompts import report_prompts
+from megatron_sspo.job.random_weights import random_weights
+from megatron_sspo.job.records import Records
 from megatron_sspo.job.warm_start import warm_start
 from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import process_group
-from megatron_sspo.policy.metrics import UpdateRecord, update_metrics, weights_by_sequence
+from megatron_sspo.policy.metrics import UpdateRecord, update_metrics
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.preflight.preflight import check_is_new
 from megatron_sspo.preflight.ranks import check_ranks, check_same_prompts
@@ -41,19 +41,15 @@ from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import Display, format_update, pluralize
 from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.processes.stop import Stop
-from megatron_sspo.reward.protocol import open_reward
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl
-from megatron_sspo.run import Prompts, Run, check
+from megatron_sspo.run import Prompts, Run, WarmStart, check
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, has_other_layout
-from megatron_sspo.run_folder.rollouts import write_examples
-from megatron_sspo.types import Batch, rollouts_of
-from megatron_sspo.weights.random import write_random_weights
-from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
+from megatron_sspo.types import Batch
 
 
 class Job:
@@ -70,8 +66,9 @@ class Job:
     def __init__(self, run: Run, resume: Path | None, profile: range) -> None:
         self.run = check(run)
         self.folder = resume or Path(run.output) / run.name
-        model_path = Path(run.model.path)
-        self.tokenizer = load_tokenizer(model_path)
+        self._is_new = resume is None
+        self._model_path = Path(run.model.path)
+        self.tokenizer = load_tokenizer(self._model_path)
         self.prompts = self._prompt_stream(run.prompts)
         self._held_out = held_out_streams(run, self.tokenizer)
 
@@ -79,43 +76,18 @@ class Job:
         self.state = State()
         self._seconds: dict[str, float] = {}
         self._profiled = profile
-        self._metrics_writer: metrics_files.MetricsWriter | None = None  # on rank 0
-        self._evaluated: list[dict[str, float]] = []  # on rank 0: the rows of earlier attempts
-        order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
-        agree_on_nccl(run.rollouts.engine, run.rollouts.options)
-        with ExitStack() as stack:  # closes everything already opened if the start fails
-            log = self.folder / "log.txt"
-            self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report))
-            check_ranks(run, read_model_config(run), self.folder)
-            held_out = {f"evaluation.sets.{name}.prompts": stream for name, stream in self._held_out.items()}
-            check_same_prompts({"prompts": self.prompts, **held_out})
-            self.is_main = agree.is_main()
-            stack.enter_context(snapshot_on_out_of_memory(self._device, self.folder, dist.get_rank()))
-            self._profiler = Profiler(self._profiled, self.folder, dist.get_rank())
-            stack.callback(self._profiler.close)
-            agree.run_on_rank_0(lambda: self._lock(stack, is_new=resume is None))
-            found = agree.run_on_rank_0(lambda: list_checkpoints(self.folder / "checkpoints"))
-            self._resumed_from = found[-1] if found else None
-            if self._resumed_from is not None and local.is_launched() and not local.is_child():
-                check_files(self._resumed_from, rank=dist.get_rank(), num_ranks=dist.get_world_size())
-            self.policy = Policy(run, self._initial_weights(model_path), self._device)
-            self.stop = Stop(self.folder)
-            stack.callback(self.stop.close)
-            self.checkpoints = CheckpointWriter(
-                self.folder / "checkpoints",
-                config_to_json(run),
-                kept=run.checkpoints_kept,
-                in_background=run.checkpoint_in_background,
-                watchdog=self._watchdog,
-                on_saved=self._report_checkpoint,
-            )
-            stack.callback(self.checkpoints.close)
-            self._open = stack.pop_all()
+        self._records: Records | None = None  # on rank 0
 
     def __enter__(self) -> "Job":
         """Resumes from the newest checkpoint; without one, does the warm start and evaluates."""
-        with self._open.pop_all() as stack:  # closes everything already opened if the start fails
-            self._start(stack)
+        with ExitStack() as stack:  # closes everything already opened if the start fails
+            self._open_ranks(stack)
+            self._open_trainer(stack)
+            self._open_rollouts(stack)
+            if self._resumed_from is not None:
+                self._restore(self._resumed_from)
+            self._open_records(stack)
+            self._begin()
             self._open = stack.pop_all()
         return self
 
@@ -154,9 +126,8 @@ class Job:
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
         self._seconds = {}
-        if self._metrics_writer is not None:
-            self._metrics_writer.write(metrics_files.METRICS, row)
-            self._write_rollouts(batch, record)
+        if self._records is not None:
+            self._records.write_update(row, batch, record)
         self.display.advance(f"reward {row['reward/mean']:.2f}")
         if self.is_main and not self.state.batches:
             self.display.log(format_update(row))
@@ -171,38 +142,96 @@ class Job:
 
     # ------------------------------------------------------------------ start
 
-    def _start(self, stack: ExitStack) -> None:
+    def _open_ranks(self, stack: ExitStack) -> None:
+        """Opens the process group, checks that the ranks agree, and locks the run's folder against other runs."""
+        run = self.run
+        order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
+        agree_on_nccl(run.rollouts.engine, run.rollouts.options)
+        log = self.folder / "log.txt"
+        self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report))
+        check_ranks(run, read_model_config(run), self.folder)
+        held_out = {f"evaluation.sets.{name}.prompts": stream for name, stream in self._held_out.items()}
+        check_same_prompts({"prompts": self.prompts, **held_out})
+        self.is_main = agree.is_main()
+        stack.enter_context(snapshot_on_out_of_memory(self._device, self.folder, dist.get_rank()))
+        self._profiler = Profiler(self._profiled, self.folder, dist.get_rank())
+        stack.callback(self._profiler.close)
+        agree.run_on_rank_0(lambda: self._lock(stack))
+
+    def _lock(self, stack: ExitStack) -> None:
+        """Locks the run's folder; a run that has begun and ended in it since the checks is not replaced."""
+        stack.enter_context(RunLock(self.folder))
+        if self._is_new:
+            check_is_new(self.folder)
+
+    def _open_trainer(self, stack: ExitStack) -> None:
+        """Opens the policy with its initial weights, the stop requests, and the writer of checkpoints."""
+        run, checkpoints = self.run, self.folder / "checkpoints"
+        found = agree.run_on_rank_0(lambda: list_checkpoints(checkpoints))
+        self._resumed_from = found[-1] if found else None
+        if self._resumed_from is not None and local.is_launched() and not local.is_child():
+            check_files(self._resumed_from, rank=dist.get_rank(), num_ranks=dist.get_world_size())
+        weights = self._model_path
+        if run.model.init == "random":
+            weights = random_weights(run, self.folder, is_new=self._resumed_from is None)
+        self.policy = Policy(run, weights, self._device)
+        self.stop = Stop(self.folder)
+        stack.callback(self.stop.close)
+        self.checkpoints = CheckpointWriter(
+            checkpoints,
+            config_to_json(run),
+            kept=run.checkpoints_kept,
+            in_background=run.checkpoint_in_background,
+            watchdog=self._watchdog,
+            on_saved=self._report_checkpoint,
+        )
+        stack.callback(self.checkpoints.close)
+
+    def _open_rollouts(self, stack: ExitStack) -> None:
+        """Opens the rewards, the environments and the engine, and the cycles of rollouts that use them."""
         run = self.run
         stack.callback(self.display.end)
-        self.reward = open_reward(run.reward, run.reward_options)
-        stack.callback(call_user_code, self.reward.close, "the reward's close")
-        rewards = open_rewards(run, stack, self.reward)
-        self.environment = stack.enter_context(open_environment(run.rollouts, max_prompt_tokens=run.prompts.max_tokens))
-        environments = open_environments(run, stack, self.environment)
-        self.engine = open_engine(run, Path(run.model.path), self.folder)
+        self._parts = stack.enter_context(open_parts(run))
+        self.reward, self.environment = self._parts.reward, self._parts.environment
+        self.engine = open_engine(run, self._model_path, self.folder)
         stack.callback(call_user_code, self.engine.close, "the engine's close")
         self.engine.release_memory()  # until the first sync: a checkpoint is loaded, and a warm start trains
         self.cycles = RolloutCycles(
             run, self.engine, self.reward, self.prompts, sync=self._load_weights, environment=self.environment
         )
-        if self._resumed_from is not None:
-            self._restore(self._resumed_from)
-        check_updates(self._profiled, self.state.update, run.num_updates)
-        agree.run_on_rank_0(lambda: self._open_records(stack))
+
+    def _open_records(self, stack: ExitStack) -> None:
+        """Opens the log and the records on rank 0, and on all ranks the evaluations, which write into them."""
+
+        def open_on_rank_0() -> None:
+            with os_errors_as_user_errors(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self.display.log_to(self.folder / "log.txt")
+                if self._resumed_from is not None:
+                    for line in changes_of_resumed(read_manifest(self._resumed_from).run, config_to_json(self.run)):
+                        self.display.log(f"resumed with another configuration: {line}")
+            update = self.state.update if self._resumed_from else None
+            self._records = Records(self.run, self.folder, update=update, tokenizer=self.tokenizer)
+            stack.callback(self._records.close)
+
+        check_updates(self._profiled, self.state.update, self.run.num_updates)
+        agree.run_on_rank_0(open_on_rank_0)
         self._evaluations = Evaluations(
-            run,
-            self.folder,
+            self.run,
             self.engine,
             {name: stream.prompts for name, stream in self._held_out.items()},
-            rewards,
-            environments,
+            self._parts.held_out_rewards,
+            self._parts.held_out_environments,
             self.tokenizer,
             sync=self._load_evaluated_weights,
             stop=self.stop,
             display=self.display,
-            writer=self._metrics_writer,
-            rows=self._evaluated,
+            records=self._records,
         )
+
+    def _begin(self) -> None:
+        """Says what starts, does the warm start of a new run, and begins the evaluation that is due."""
+        run = self.run
         self.display.log(
             f"{run.name}: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
             f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._resumed_from else "")
@@ -212,13 +241,20 @@ class Job:
         for line in unread_settings(run):
             self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
-        if self._resumed_from is None:
-            self._warm_start()
+        if self._resumed_from is None and run.warm_start is not None:
+            self._warm_start(run.warm_start)
         if self._resumed_from is None or agree.run_on_rank_0(self._lacks_evaluation):
             self._evaluations.begin(self.state.update)
         self.display.begin(run.name, run.num_updates, self.state.update)
         self._watchdog.reset_longest_silence()
         self._profiler.before(self.state.update + 1)
+
+    def _warm_start(self, options: WarmStart) -> None:
+        """Trains on demonstrations, and then gives the policy the optimizer of the updates. A collective."""
+        prompts = self._prompt_stream(options.prompts)
+        check_same_prompts({"warm_start.prompts": prompts})
+        warm_start(self.policy, options, prompts, self.tokenizer, self.display)
+        self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
 
     def _restore(self, checkpoint: Path) -> None:
         """Restores the policy, the prompts and the cycle that a checkpoint has. A collective."""
@@ -242,32 +278,6 @@ class Job:
         if not self.is_main:
             self.state = outlined
         return extra
-
-    def _lock(self, stack: ExitStack, *, is_new: bool) -> None:
-        """Locks the run's folder against other runs; one that has begun and ended since the checks is not replaced."""
-        stack.enter_context(RunLock(self.folder))
-        if is_new:
-            check_is_new(self.folder)
-
-    def _open_records(self, stack: ExitStack) -> None:
-        """Opens the files that rank 0 writes: configuration, metrics, log. Removes metrics after the checkpoint."""
-        run = self.run
-        with os_errors_as_user_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.display.log_to(self.folder / "log.txt")
-            if self._resumed_from is not None:
-                for line in changes_of_resumed(read_manifest(self._resumed_from).run, config_to_json(run)):
-                    self.display.log(f"resumed with another configuration: {line}")
-            write_atomically(self.folder / "config.json", json.dumps(config_to_json(run), indent=1))
-            for name in (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS):
-                metrics_files.truncate_after(self.folder / name, self.state.update if self._resumed_from else -1)
-            first = self.state.update + 1 if self._resumed_from else 0
-            self._metrics_writer = metrics_files.MetricsWriter(
-                self.folder, run.tracking, run.name, config_to_json(run), first_step=first
-            )
-            stack.callback(self._metrics_writer.close)
-            if (self.folder / metrics_files.EVALUATIONS).exists():
-                self._evaluated = metrics_files.read(self.folder / metrics_files.EVALUATIONS)
 
     # ------------------------------------------------------------------ end
 
@@ -327,12 +337,6 @@ class Job:
             **metrics_of(self.environment, f"the {kind}", prefix=f"{kind}/"),
         }
 
-    def _write_rollouts(self, batch: Batch, record: UpdateRecord) -> None:
-        lengths = [rollout.num_response_tokens for rollout in rollouts_of(batch)]
-        weights = weights_by_sequence(record, lengths)
-        with os_errors_as_user_errors(self.folder):
-            write_examples(self.folder / metrics_files.ROLLOUTS, self.state.update, batch, weights, self.tokenizer)
-
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.state.update % every == 0
 
@@ -348,38 +352,6 @@ class Job:
 
     def _prompt_stream(self, prompts: Prompts) -> PromptStream:
         return prompt_stream(prompts, self.tokenizer, seed=self.run.seed, shuffle=True)
-
-    def _initial_weights(self, model_path: Path) -> Path:
-        """Returns the folder that the policy loads: the model's, or one of random weights that rank 0 makes."""
-        if self.run.model.init == "pretrained":
-            return model_path
-        destination = self.folder / "initial_model"
-
-        def write() -> None:
-            if self._resumed_from is None:  # an attempt without a checkpoint may have used another seed
-                shutil.rmtree(destination, ignore_errors=True)
-            config = model_path / "config.json"
-            with transformers_errors_as_user_errors(config), os_errors_as_user_errors(destination):
-                write_random_weights(model_path, destination, self.run.seed)
-
-        agree.run_on_rank_0(write)
-        return destination
-
-    def _warm_start(self) -> None:
-        options = self.run.warm_start
-        if options is None:
-            return
-        prompts = self._prompt_stream(options.prompts)
-        check_same_prompts({"warm_start.prompts": prompts})
-        self.display.begin("warm start", options.updates)
-
-        def report(number: int, record: UpdateRecord) -> None:
-            self.display.advance(f"warm start, loss {record.loss:.3f}")
-            if number % max(1, options.updates // 10) == 0:
-                self.display.log(f"warm start {number}/{options.updates}  loss {record.loss:.4f}")
-
-        warm_start(self.policy, options, prompts, self.tokenizer, report)
-        self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
 
     def _save(self) -> None:
         """Saves a checkpoint, after an evaluation of earlier weights, which a resumed run could not begin again."""

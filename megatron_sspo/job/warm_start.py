@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.data.demonstration import demonstration
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.objective.supervised import Supervised
-from megatron_sspo.policy.metrics import UpdateRecord
+from megatron_sspo.processes.console import Display
 from megatron_sspo.run import WarmStart
 
 if TYPE_CHECKING:
@@ -20,14 +19,14 @@ def warm_start(
     options: WarmStart,
     prompts: PromptStream,
     tokenizer: Any,
-    report: Callable[[int, UpdateRecord], None],
+    display: Display,
 ) -> None:
-    """Maximizes the likelihood of the prompts' demonstrations for `options.updates` steps.
-
-    Args:
-        report: a function called after each step with its number, from 1, and its record.
-    """
+    """Maximizes the likelihood of the prompts' demonstrations for `options.updates` steps. A collective."""
+    display.begin("warm start", options.updates)
     policy.set_optimizer(options.optimizer, options.updates)
     for number in range(1, options.updates + 1):
         batch = [demonstration(prompt, tokenizer) for prompt in prompts.take(options.batch_size)]
-        report(number, policy.update(batch, Supervised()))
+        loss = policy.update(batch, Supervised()).loss
+        display.advance(f"warm start, loss {loss:.3f}")
+        if number % max(1, options.updates // 10) == 0:
+            display.log(f"warm start {number}/{options.updates}  loss {loss:.4f}")

@@ -112,8 +112,8 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     """Checks the run and raises UserError if a check fails; with --check, also prints the report."""
     import torch
 
+    from megatron_sspo.evaluation.parts import open_parts
     from megatron_sspo.launch.report import report
-    from megatron_sspo.preflight.parts import check_parts
     from megatron_sspo.preflight.preflight import preflight
     from megatron_sspo.preflight.resources import check_memory, memory_of_rank, read_model_config
     from megatron_sspo.preflight.unread import unread_settings
@@ -122,7 +122,8 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
         slurm.check_size(job, {run.parallel.num_processes, *run.layouts})
     remarks = preflight(run, resume=resume, elsewhere=job is not None)
     if options.check and job is None:
-        check_parts(run)
+        with open_parts(run):  # as the start of the run does; the engine would start its servers
+            pass
     config = read_model_config(run)
     on_cuda = job is not None or torch.cuda.is_available()
     for in_layout in layouts_of(run).values():

@@ -9,7 +9,7 @@ from megatron_sspo.job.evaluations import Evaluations
 
 
 @pytest.mark.parametrize(("update", "is_lost"), [(3, True), (2, False)])
-def test_lost_weights_are_sent_again_only_if_they_are_the_evaluated_ones(update: int, is_lost: bool, tmp_path) -> None:
+def test_lost_weights_are_sent_again_only_if_they_are_the_evaluated_ones(update: int, is_lost: bool) -> None:
     events: list[str] = []
 
     def note(event: str) -> Any:
@@ -22,8 +22,8 @@ def test_lost_weights_are_sent_again_only_if_they_are_the_evaluated_ones(update:
     nothing: Any = SimpleNamespace()
     engine: Any = SimpleNamespace(release_memory=note("released"))
     display: Any = SimpleNamespace(log=events.append)
-    options: Any = {"sync": note("sent"), "stop": nothing, "display": display, "writer": None, "rows": []}
-    evaluations = Evaluations(nothing, tmp_path, engine, {}, {}, {}, None, **options)
+    options: Any = {"sync": note("sent"), "stop": nothing, "display": display, "records": None}
+    evaluations = Evaluations(nothing, engine, {}, {}, {}, None, **options)
     store = SimpleNamespace(by_id=lambda kind: {})
     of_set: Any = SimpleNamespace(compute_metrics=compute_metrics, store=store, cancel=note("cancelled"))
     evaluations.in_progress, evaluations._sets = 2, {"sums": of_set}

@@ -13,14 +13,15 @@ from megatron_sspo.processes.console import Display
 
 
 def test_a_run_that_has_begun_and_ended_since_the_checks_is_not_replaced(tmp_path):
-    job = SimpleNamespace(folder=tmp_path)
+    job = SimpleNamespace(folder=tmp_path, _is_new=True)
     with ExitStack() as stack:
-        Job._lock(job, stack, is_new=True)
+        Job._lock(job, stack)
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     with ExitStack() as stack, pytest.raises(UserError, match="already contains a run: continue it with --resume"):
-        Job._lock(job, stack, is_new=True)
+        Job._lock(job, stack)
+    job._is_new = False
     with ExitStack() as stack:
-        Job._lock(job, stack, is_new=False)
+        Job._lock(job, stack)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "model", "curves.png"])

@@ -1,6 +1,6 @@
 """The order of a run's start, with stand-ins for all that it opens."""
 
-from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -9,10 +9,7 @@ import pytest
 from megatron_sspo.job import job as module
 from megatron_sspo.job.job import Job
 
-OPENED = (
-    *("open_reward", "open_rewards", "open_environment", "open_environments", "RolloutCycles", "Evaluations"),
-    *("check_updates", "agree", "unread_settings", "report_prompts"),
-)
+OPENED = ("open_parts", "RolloutCycles", "check_updates", "agree", "Evaluations", "unread_settings", "report_prompts")
 
 
 @pytest.mark.parametrize(("newest", "work"), [(None, "warm start"), (MagicMock(), "load")])
@@ -28,8 +25,10 @@ def test_servers_have_released_their_memory_before_the_trainer_needs_it(monkeypa
     monkeypatch.setattr(module, "open_engine", lambda *_: engine)
     job = MagicMock(_resumed_from=newest, _warm_start=note("warm start"))
     job.run.parallel.num_processes = 1
-    job._restore = lambda checkpoint: Job._restore(job, checkpoint)
+    for name in ("_open_rollouts", "_restore", "_open_records", "_begin"):
+        setattr(job, name, partial(getattr(Job, name), job))
     job.policy.load_resharded = job.policy.load = note("load")
-    with ExitStack() as stack:
-        Job._start(job, stack)
+    Job.__enter__(job)
+    assert events == ["release", work]
+    job._open.close()
     assert events == ["release", work, "close"]
