@@ -14,6 +14,8 @@ BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+# The processes that tests start import the package from bytecode, which the first of them writes.
+unexport PYTHONDONTWRITEBYTECODE
 # Two workers, each with whole files: many tests wait for processes that they start.
 WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
