@@ -96,9 +96,11 @@ _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?:(?<![0-9A-Za-z)}])\s*\+|^(?:positive|plus)\s)\s*(?=\\infty)")
 _ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
+_FINAL_LINE = re.compile(r"^#{4,}[ \t]*((?:\*\*)?[-+]?(?:\\?\$|[€£])?\s*[-+]?\.?[0-9][^\n]*)", re.MULTILINE)  # of GSM8K
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
+_POINTS_IN_MILLIONS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])")  # 1.234.567 is no decimal
 _THOUSANDS = re.compile(
     r"(?<=[0-9])(?:\{,\}|\{\\,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))"
 )
@@ -197,7 +199,7 @@ def clean(text: str) -> str:
     Its meaning does not change: `\\dfrac12` and "The answer is $\\frac{1}{2}$." both become `\\frac{1}{2}`. The words
     in `\\text{}` are kept as words.
     """
-    text = unbox(text.strip())
+    text = _take_final_line(unbox(text.strip()))
     if "<<" in text:
         text = _CALCULATOR.sub("", text)
     if not text.isascii():
@@ -217,6 +219,8 @@ def clean(text: str) -> str:
     if "~" in text:
         text = re.sub(r"(?:^|(?<=\s))~+\s*(?=[0-9])", r"\\approx ", text).replace("~", " ")
     text = _THOUSANDS.sub("", text)
+    if text.count(".") > 1:
+        text = _POINTS_IN_MILLIONS.sub(lambda m: m.group().replace(".", ""), text)
     if "\\" in text:
         text = respell_commands(text)
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
@@ -240,6 +244,14 @@ def clean(text: str) -> str:
         text = _SET_OF_MULTIPLES.sub(r"\1, \2", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
         text = _MEMBER_OF.sub("", text)
     return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
+
+
+def _take_final_line(text: str) -> str:
+    """Returns the number after the `####` of GSM8K if such a line ends a text; several different ones form a list."""
+    lines = _FINAL_LINE.findall(text) if "####" in text else []
+    if not lines or not text.endswith(lines[-1]):
+        return text
+    return ", ".join(dict.fromkeys(line.strip() for line in lines))
 
 
 def _in_ascii(text: str) -> str:
