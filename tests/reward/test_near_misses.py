@@ -443,3 +443,16 @@ def test_a_remark_after_the_value_changes_nothing(gold: str, answer: str, right:
 )
 def test_common_endings(gold: str, answer: str, right: bool) -> None:
     assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"\frac{e^{5000}}{e^{4999}+1}", r"\frac{e^{5001}}{e^{4999}+1}"),
+        (r"\frac{1}{2}10^{4000}", r"\frac{1}{2}10^{4001}"),
+        (r"\frac{2024!}{(1012)!5}", r"\frac{2023!}{(1012)!5}"),
+    ],
+)
+def test_numbers_beyond_floating_point_are_not_all_the_same(gold: str, answer: str) -> None:
+    assert not is_equivalent((gold, answer))
+    assert is_equivalent((gold, gold.replace("{", "{ ")))
