@@ -456,3 +456,36 @@ def test_common_endings(gold: str, answer: str, right: bool) -> None:
 def test_numbers_beyond_floating_point_are_not_all_the_same(gold: str, answer: str) -> None:
     assert not is_equivalent((gold, answer))
     assert is_equivalent((gold, gold.replace("{", "{ ")))
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("f(x)=cx", r"f(x)=kx, k \in \mathbb{R}", True),
+        ("f(x)=cx", r"f(x)=ax \text{ for any real constant } a", True),
+        ("f(x)=cx", r"f(x)=kx^2, k \in \mathbb{R}", False),
+        ("f(x)=ax", r"f(x)=kx, k \in \mathbb{R}", False),  # a may be given
+        ("(1,2),(-1,2)", r"(\pm 1, 2)", True),
+        (r"(\pm 1, 2)", "(1,2)", False),
+        ("(1,-1,2)", r"(\pm 1, 2)", False),
+        ("(1,2),(-1,-2)", r"(\pm 1, \pm 2)", False),
+        ("24", "2 dozen", True),
+        ("2", "2 dozen", False),
+        ("odd n", "n odd", True),
+        ("odd n", "n even", False),
+        (r"(0,\infty)", "all x > 0", True),
+        (r"(0,\infty)", r"all x \ge 0", False),
+        (r"(0,\infty)", "not all x > 0", False),
+        (r"\frac{\pi}{3}", "60 degrees", True),
+        (r"\frac{\pi}{6}", "60 degrees", False),
+        ("2", "2 (double root)", True),
+        ("3", "2 (multiplicity 3)", False),
+        ("12", r"$1+\boxed{12}$", False),
+        ("12 m", r"$AB=\boxed{12}$ cm", False),
+        ("12 m", r"\boxed{1200}\text{ cm}", True),
+        ("12", r"\boxed{12}\text{ ways}", True),
+        (r"12\text{ cm}^2", r"\boxed{12}\text{ cm}^2", True),
+    ],
+)
+def test_points_parameters_and_units_beside_a_box(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right

@@ -266,7 +266,11 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
         gold, answer = _ANY_INDEX.sub("", gold), _ANY_INDEX.sub("", answer)
     if "=" in gold or "=" in answer:
+        stated, found = _ANY_ARGUMENT.search(gold), _ANY_ARGUMENT.search(answer)
         gold, answer = _without_argument(gold), _without_argument(answer)
+        own, other = letters_of(answer) - letters_of(gold), letters_of(gold) - letters_of(answer)
+        if len(own) == len(other) == 1 and found and found[1] in own and (stated or other <= set("cCkK")):
+            answer = _with_letter(answer, found[1], min(other))  # any constant k, for any constant c
     functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
         answer = _with_letter(answer, functions[1][2], functions[0][2])
@@ -299,7 +303,7 @@ def _with_letter(text: str, letter: str, other: str) -> str:
     """Returns a text with another letter for a variable, unless that letter is in it already."""
     if letter == other or other in letters_of(text):
         return text
-    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", other, text)
+    return re.sub(rf"(?<![A-Za-z\\]){letter}(?=[a-z]?(?![A-Za-z]))", other, text)  # in kx, too
 
 
 def read_assignments(items: list[str]) -> dict[str, str] | None:

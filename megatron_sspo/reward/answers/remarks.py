@@ -22,6 +22,7 @@ _KIND = (
     r"(?:the\s+)?(?:(?:only|unique|one|minimum|maximum|minimal|maximal|smallest|largest|least|greatest|exact|final|total|"
     r"simplified|reduced|real|positive|possible|integer)\s+){0,4}"
     r"(?:only|unique|minimum|maximum|min|max|smallest|largest|exact|final|total|simplified|solution|value|answer|root|number)"
+    r"|(?:an?\s+)?(?:double|triple|repeated)\s+root|(?:with\s+)?multiplicity\s+[2-9]"
 )
 _IN_BRACKETS = re.compile(rf"\s*\(\s*(?:{_CONDITION}|{_REASON}|{_KIND})\s*\)$", re.IGNORECASE)
 # "7 when x = 1" may have other values elsewhere, if no comma sets the condition apart.
