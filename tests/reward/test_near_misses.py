@@ -380,6 +380,9 @@ def test_verdicts(gold: str, answer: str, right: bool) -> None:
             for side in (r"x+\frac{1}{x}", "x^2+x^{-2}", r"\tan\theta", "s^2", r"\lfloor x\rfloor")
         ),
         ("x^2 = 42 cm", False),
+        *((f"{name} = x^2 = 42", True) for name in ("y", "f(x)", "S", "a_n", r"\text{Area}")),
+        ("x = x^2 = 42", False),
+        ("y = x^2 = 41", False),
         (r"x\% = 42\%", True),
     ],
 )
@@ -412,6 +415,13 @@ def test_an_equation_that_is_still_to_be_solved_states_no_value(answer: str, rig
         ("42", r"42 \text{ (since } 6\cdot 7=42)", True),
         ("6", r"42 \text{ (since } 6\cdot 7=42)", False),
         ("7", "7 (or 8)", False),
+        ("3", r"2x = 6 \implies x = 3", True),
+        ("3", "2x = 6, so x = 3", True),
+        ("6", "2x = 6, so x = 3", False),
+        ("3", "k^2 = 9 ⇒ k = 3 or k = -3", False),
+        ("3,-3", "k^2 = 9 ⇒ k = 3 or k = -3", True),
+        ("43", r"42 \implies 43", False),
+        ("3", "18, so x = 3", False),
         ("7", "7 (the minimum)", True),
         ("x=3", r"x=3 \text{ (the only solution)}", True),
         ("Evelyn", "Evelyn, who is the fastest", True),

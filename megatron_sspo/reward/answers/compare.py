@@ -20,7 +20,7 @@ from megatron_sspo.reward.answers.names import (
     without_parameters,
 )
 from megatron_sspo.reward.answers.number import read_number
-from megatron_sspo.reward.answers.remarks import drop_remark
+from megatron_sspo.reward.answers.remarks import drop_remark, drop_steps
 from megatron_sspo.reward.answers.rows import (
     as_list,
     as_points,
@@ -86,7 +86,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return True
     if contradicts(gold, answer):
         return False
-    answer = drop_remark(gold, answer)
+    answer = drop_remark(gold, drop_steps(gold, answer))
     if "C" in answer and "C" not in gold and "," not in gold:
         answer = respell_choose(answer)
     if _LARGE_INTEGER.fullmatch(gold):

@@ -122,9 +122,9 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
         text = sides[0]
     if len(sides) == 1 or not all(sides):
         return Named(frozenset(), frozenset(), (text,))
-    values = [
-        side for side in sides if not _is_name(side) or (known is not None and is_unsolved(side, letters_of(side)))
-    ] or sides[-1:]
+    values = [side for side in sides if not _is_name(side) or (known is not None and _is_open(side, sides))] or sides[
+        -1:
+    ]
     if any(
         side in variables_of(_INDEX_OR_ARGUMENTS.sub("", value)) for side in sides for value in values if side != value
     ):
@@ -140,7 +140,7 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
             if variables_of(side) <= known
             or _STATES.search(side)
             or _VALUE_AND_WORDS.search(side)
-            or (not known and is_unsolved(side, letters_of(side)))
+            or (not known and _is_open(side, sides))
         ] or values[-1:]
     names = [side for side in sides if side not in values]
     phrases = [side for side in names if _WORD.search(_COMMAND.sub(" ", side))]
@@ -330,6 +330,14 @@ def variables_of(side: str) -> frozenset[str]:
 
 def _is_name(side: str) -> bool:
     return bool(_SYMBOL.fullmatch(_compact(side)) or _PHRASE.fullmatch(side))
+
+
+def _is_open(side: str, sides: list[str]) -> bool:
+    """Returns whether a side is a formula of one unknown, and no other side names it, as in `Area = x^2 = 42`."""
+    letters = letters_of(side)
+    return is_unsolved(side, letters) and not any(
+        _is_name(other) and not letters_of(other) <= letters for other in sides if other != side
+    )
 
 
 def _is_quantity(side: str) -> bool:

@@ -34,7 +34,25 @@ _AFTER_VALUE = re.compile(
 _CLAUSE = re.compile(
     rf"\s*,\s+(?:which|who)\s+(?:is|are|was|were|has|have)\b(?:(?![0-9\\=]){_UNCHANGED}){{0,200}}$", re.IGNORECASE
 )
+# "2x = 6, so x = 3": what stands before the last step is no part of the answer.
+_STEPS = re.compile(
+    rf"^[^;?]*=[^;?]*?(?:\\(?:implies|[Ll]?ong[Rr]ightarrow|[Rr]ightarrow)(?![A-Za-z])|=>|,?\s(?:so|hence|thus|therefore)\s)"
+    rf"\s*(?={_SYMBOL}\s*=)"
+)
+_WORD_OF_STEP = re.compile(r"[Rr]ightarrow|\\implies|=>|\b(?:so|hence|thus|therefore)\b")
 _WORD_OF_REMARK = re.compile(r"\b(?:at|when|for|because|since|as|which|who)\b|\(", re.IGNORECASE)
+
+
+def drop_steps(gold: str, answer: str) -> str:
+    """Returns the conclusion `x = 3` of an answer such as `2x = 6 \\implies x = 3`; an answer without steps as it is.
+
+    Args:
+        gold: the gold answer, a text that `clean` returned; if it has steps itself, the answer is not changed.
+        answer: the answer, alike.
+    """
+    if not _WORD_OF_STEP.search(answer) or _WORD_OF_STEP.search(gold):
+        return answer
+    return _STEPS.sub("", answer)
 
 
 def drop_remark(gold: str, answer: str) -> str:
