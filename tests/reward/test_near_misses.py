@@ -421,6 +421,8 @@ def test_an_equation_that_is_still_to_be_solved_states_no_value(answer: str, rig
         ("3", "k^2 = 9 ⇒ k = 3 or k = -3", False),
         ("3,-3", "k^2 = 9 ⇒ k = 3 or k = -3", True),
         ("43", r"42 \implies 43", False),
+        ("7", "p = 3/4, so m+n = 7", True),
+        ("7", "m+n = 7, so m = 3", False),
         ("3", "18, so x = 3", False),
         ("7", "7 (the minimum)", True),
         ("x=3", r"x=3 \text{ (the only solution)}", True),

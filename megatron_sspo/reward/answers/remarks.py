@@ -37,7 +37,7 @@ _CLAUSE = re.compile(
 # "2x = 6, so x = 3": what stands before the last step is no part of the answer.
 _STEPS = re.compile(
     rf"^[^;?]*=[^;?]*?(?:\\(?:implies|[Ll]?ong[Rr]ightarrow|[Rr]ightarrow)(?![A-Za-z])|=>|,?\s(?:so|hence|thus|therefore)\s)"
-    rf"\s*(?={_SYMBOL}\s*=)"
+    rf"\s*(?={_SYMBOL}(?:\s*[-+]\s*{_SYMBOL}){{0,3}}\s*=)"
 )
 _WORD_OF_STEP = re.compile(r"[Rr]ightarrow|\\implies|=>|\b(?:so|hence|thus|therefore)\b")
 _WORD_OF_REMARK = re.compile(r"\b(?:at|when|for|because|since|as|which|who)\b|\(", re.IGNORECASE)
