@@ -367,3 +367,137 @@ from megatron_sspo.reward.answers.verify import is_equivalent
 )
 def test_verdicts(gold: str, answer: str, right: bool) -> None:
     assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        *((rf"{side}=42", False) for side in ("x^2", "|x|", r"\sqrt{x}", r"\frac{1}{x}", "2^x", "e^x", r"\ln x", "x!")),
+        *((rf"{side}=42", False) for side in ("n^2", "2n", "a+1", r"\frac{k}{3}", "x^2-1", "(x+1)(x-1)", r"0\cdot x")),
+        *((rf"{side}=42", True) for side in ("x", "x_1", "|z|", r"|\vec{a}|", "|AB|", "a+b", "xy", "f(2)", "f'(2)")),
+        *(
+            (rf"{side}=42", True)
+            for side in (r"x+\frac{1}{x}", "x^2+x^{-2}", r"\tan\theta", "s^2", r"\lfloor x\rfloor")
+        ),
+        ("x^2 = 42 cm", False),
+        *((f"{name} = x^2 = 42", True) for name in ("y", "f(x)", "S", "a_n", r"\text{Area}")),
+        ("x = x^2 = 42", False),
+        ("y = x^2 = 41", False),
+        (r"x\% = 42\%", True),
+    ],
+)
+def test_an_equation_that_is_still_to_be_solved_states_no_value(answer: str, right: bool) -> None:
+    assert is_equivalent(("42", answer)) is right
+    assert is_equivalent(("42 cm", answer)) is (right and "%" not in answer)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("18", r"18 \text{ at } x=3", True),
+        ("3", r"18 \text{ at } x=3", False),
+        ("3", "The minimum is 18 at x=3", False),
+        ("3", "18 cm when r = 3", False),
+        ("3", "18 if x = 3", False),
+        ("3", r"\sqrt{2} \text{ at } x=3", False),
+        ("3", "f(3)=18 at x=3", False),
+        ("18", "The minimum is 18, attained at x=3 and y=1", True),
+        ("18", "18 (achieved when a=b=2)", True),
+        ("2", "18 (achieved when a=b=2)", False),
+        ("18", "18 when x=1", False),  # it may have other values elsewhere
+        ("18", "17 at x=2, 18 at x=3", False),
+        ("7", "7, which is prime", True),
+        ("8", "7, which is prime", False),
+        ("7", "7, which is not the answer", False),
+        ("7", "7, which is half of it", False),
+        ("7", "7, which is one possibility", False),
+        ("8", "7, which is 8", False),
+        ("42", r"42 \text{ (since } 6\cdot 7=42)", True),
+        ("6", r"42 \text{ (since } 6\cdot 7=42)", False),
+        ("7", "7 (or 8)", False),
+        ("3", r"2x = 6 \implies x = 3", True),
+        ("3", "2x = 6, so x = 3", True),
+        ("6", "2x = 6, so x = 3", False),
+        ("3", "k^2 = 9 ⇒ k = 3 or k = -3", False),
+        ("3,-3", "k^2 = 9 ⇒ k = 3 or k = -3", True),
+        ("43", r"42 \implies 43", False),
+        ("7", "p = 3/4, so m+n = 7", True),
+        ("7", "m+n = 7, so m = 3", False),
+        ("3", "18, so x = 3", False),
+        ("7", "7 (the minimum)", True),
+        ("x=3", r"x=3 \text{ (the only solution)}", True),
+        ("Evelyn", "Evelyn, who is the fastest", True),
+        ("Evelyn", "Bob, who is faster than Evelyn", False),
+    ],
+)
+def test_a_remark_after_the_value_changes_nothing(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("18", "She makes 9 * 2 = <<9*2=18>>18 dollars.\n#### 18", True),
+        ("18", "####18", True),
+        ("18", "She makes 18 dollars.\n#### 9", False),
+        ("18", "#### 9\n#### 18", False),
+        ("18", "#### 1. Eggs\nShe has 18.", False),
+        ("1234567", "1.234.567", True),
+        ("1.234567", "1.234.567", False),
+        ("5", "5_{10}", True),
+        ("101_2", "101_{10}", False),
+        ("C", "answer C", True),
+        (r"\infty", "infinitely many", True),
+        ("17", "17 (apples)", True),
+        ("17", "17 (dozens)", False),
+        ("17", "17 (less)", False),
+    ],
+)
+def test_common_endings(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"\frac{e^{5000}}{e^{4999}+1}", r"\frac{e^{5001}}{e^{4999}+1}"),
+        (r"\frac{1}{2}10^{4000}", r"\frac{1}{2}10^{4001}"),
+        (r"\frac{2024!}{(1012)!5}", r"\frac{2023!}{(1012)!5}"),
+    ],
+)
+def test_numbers_beyond_floating_point_are_not_all_the_same(gold: str, answer: str) -> None:
+    assert not is_equivalent((gold, answer))
+    assert is_equivalent((gold, gold.replace("{", "{ ")))
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("f(x)=cx", r"f(x)=kx, k \in \mathbb{R}", True),
+        ("f(x)=cx", r"f(x)=ax \text{ for any real constant } a", True),
+        ("f(x)=cx", r"f(x)=kx^2, k \in \mathbb{R}", False),
+        ("f(x)=ax", r"f(x)=kx, k \in \mathbb{R}", False),  # a may be given
+        ("(1,2),(-1,2)", r"(\pm 1, 2)", True),
+        (r"(\pm 1, 2)", "(1,2)", False),
+        ("(1,-1,2)", r"(\pm 1, 2)", False),
+        ("(1,2),(-1,-2)", r"(\pm 1, \pm 2)", False),
+        ("24", "2 dozen", True),
+        ("2", "2 dozen", False),
+        ("odd n", "n odd", True),
+        ("odd n", "n even", False),
+        (r"(0,\infty)", "all x > 0", True),
+        (r"(0,\infty)", r"all x \ge 0", False),
+        (r"(0,\infty)", "not all x > 0", False),
+        (r"\frac{\pi}{3}", "60 degrees", True),
+        (r"\frac{\pi}{6}", "60 degrees", False),
+        ("2", "2 (double root)", True),
+        ("3", "2 (multiplicity 3)", False),
+        ("12", r"$1+\boxed{12}$", False),
+        ("12 m", r"$AB=\boxed{12}$ cm", False),
+        ("12 m", r"\boxed{1200}\text{ cm}", True),
+        ("12", r"\boxed{12}\text{ ways}", True),
+        (r"12\text{ cm}^2", r"\boxed{12}\text{ cm}^2", True),
+    ],
+)
+def test_points_parameters_and_units_beside_a_box(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right

@@ -6,6 +6,7 @@ import unicodedata
 
 from megatron_sspo.reward.answers.chinese import respell_chinese
 from megatron_sspo.reward.answers.languages import drop_foreign_lead
+from megatron_sspo.reward.answers.measures import unit_of
 from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 
@@ -13,6 +14,7 @@ _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 # What makes another value of a box beside it: `-\boxed{5}`, `2\boxed{5}`, `\sqrt{\boxed{5}}`, `\boxed{5}^2`.
 _BEFORE_BOX = re.compile(
     r"(?:(?<![-\s:])-|(?<=[^\n:-] )-|(?<=[0-9})] )-\s+|−\s*|^-|[0-9^/]|(?<!\*)\*|(?:(?<=[0-9])|(?<![^\s$]))\.|"
+    r"[0-9A-Za-z)}]\s*\+\s*|"
     r"\\(?:times|cdot|neq?|not|approx|sin|cos|tan|ln|log|exp)\s*|[<>≠≈]\s*|(?i:(?:\bnot|n't)\s+)|"
     r"(?:[0-9})$]|\b[A-Za-z])\s*(?:\bor|\\text\s*\{\s*or\s*\}|或)\s*|"
     r"\\(?:sqrt|[dt]?frac)(?:\{[^{}]*\})?\{[^{}]*|[\^_]\{\s*)\$?\Z"
@@ -23,10 +25,17 @@ _AFTER_BOX = re.compile(
     r"\$?\s*(?:or|\\text\s*\{\s*or\s*\}|\\lor|或)\s*\$?\s*(?:\\boxed|[-0-9\\]|[A-Za-z]\b)|"
     r"\$?\s*(?:is|was)(?:n't|\s+(?:not|never|wrong|incorrect|false))\b"
 )
+_NUMBER = re.compile(r"[-+0-9.,]+")
 _BEFORE_ITEM = re.compile(r"(?:[(\[]|\\\{)\s*(?:[^()\[\]{}]*,\s*)?\$?\Z")  # a box in (3, \boxed{4})
 _AFTER_ITEM = re.compile(r"\$?\s*(?:,[^()\[\]{}]*)?(?:[)\]]|\\\})")
 _NUMBER_IN_BOX = re.compile(
     r"(?<=[0-9.])\\(?:boxed|fbox)\s*\{\s*([0-9.]+)\s*\}|\\(?:boxed|fbox)\s*\{\s*([0-9.]+)\s*\}(?=\s*\\?%)"
+)
+# The unit after a box: \boxed{12} \text{cm} is not 12 m.
+_UNIT_AFTER_BOX = re.compile(
+    r"\$?(?:\\[,;: ]|~|\s)*(?:\\(?:text|mathrm|mbox)\s*\{[~\s]*([A-Za-z]{1,12})\s*\}|"
+    r"([kcm]m|kg|m(?:et(?:er|re)|ile|inute)s?|feet|inches|(?:hour|second|day|gram|dollar|cent)s?|thousand|million|dozen)"
+    r"(?![A-Za-z]))(?!\s*[\^/])"
 )
 _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
 _SUPERSCRIPTS = re.compile(f"[{''.join(_DIGITS)}]+")
@@ -96,9 +105,11 @@ _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?:(?<![0-9A-Za-z)}])\s*\+|^(?:positive|plus)\s)\s*(?=\\infty)")
 _ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
+_FINAL_LINE = re.compile(r"^#{4,}[ \t]*((?:\*\*)?[-+]?(?:\\?\$|[€£])?\s*[-+]?\.?[0-9][^\n]*)", re.MULTILINE)  # of GSM8K
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
+_POINTS_IN_MILLIONS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])")  # 1.234.567 is no decimal
 _THOUSANDS = re.compile(
     r"(?<=[0-9])(?:\{,\}|\{\\,\}|\\[,;: ]|,\\! ?|,\\,| (?=[0-9]{3}(?:[ .]|$)))(?=[0-9]{3}(?![0-9]))"
 )
@@ -146,6 +157,7 @@ _SET_OF_MULTIPLES = re.compile(  # \{2k\pi \mid k \in \mathbb{Z}\}
     r"^\\?\{((?:[^{}|:;,=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*)[|:]\s*([a-z]\s*\\in\s*(?:\\mathbb\{Z\}|Z))\s*\\?\}$"
 )
 _MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*\\in(?![A-Za-z])\s*")
+_ALL = re.compile(r"^(?:for\s+)?all\s+(?:real\s+)?(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))", re.IGNORECASE)
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
 _SEPARATOR_STARTS = frozenset(" ao,;\\")
 _SIDES = re.compile(r"[=()\[\]{}]|\\approx(?![A-Za-z])")
@@ -179,6 +191,8 @@ def unbox(text: str) -> str:
         inner = _BOX.match(content)
         is_box = inner is not None and _end_of_group(content, inner.end()) == len(content) - 1
         contents.append(unbox(content) if is_box else _BOX.sub("", content))
+    if len(contents) == 1 and _NUMBER.fullmatch(contents[0]) and (unit := _UNIT_AFTER_BOX.match(text, position + 1)):
+        return f"{contents[0]} {unit[2] or unit[1]}" if unit[2] or unit_of(unit[1]) else contents[0]
     return ", ".join(dict.fromkeys(contents)) if contents else text
 
 
@@ -197,7 +211,7 @@ def clean(text: str) -> str:
     Its meaning does not change: `\\dfrac12` and "The answer is $\\frac{1}{2}$." both become `\\frac{1}{2}`. The words
     in `\\text{}` are kept as words.
     """
-    text = unbox(text.strip())
+    text = _take_final_line(unbox(text.strip()))
     if "<<" in text:
         text = _CALCULATOR.sub("", text)
     if not text.isascii():
@@ -217,6 +231,8 @@ def clean(text: str) -> str:
     if "~" in text:
         text = re.sub(r"(?:^|(?<=\s))~+\s*(?=[0-9])", r"\\approx ", text).replace("~", " ")
     text = _THOUSANDS.sub("", text)
+    if text.count(".") > 1:
+        text = _POINTS_IN_MILLIONS.sub(lambda m: m.group().replace(".", ""), text)
     if "\\" in text:
         text = respell_commands(text)
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
@@ -234,12 +250,22 @@ def clean(text: str) -> str:
     if "ecause" in text or "ince" in text:
         text = _REASON.sub("", text)
     text = drop_lead(_SENTENCE_WITH_FORMULA.sub("", _SENTENCE.sub("", _LEAD_IN.sub("", text))))
+    if "all" in text[:12].lower():
+        text = _ALL.sub("", text)
     if "\\" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
         text = _SET_OF_MULTIPLES.sub(r"\1, \2", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
         text = _MEMBER_OF.sub("", text)
     return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
+
+
+def _take_final_line(text: str) -> str:
+    """Returns the number after the `####` of GSM8K if such a line ends a text; several different ones form a list."""
+    lines = _FINAL_LINE.findall(text) if "####" in text else []
+    if not lines or not text.endswith(lines[-1]):
+        return text
+    return ", ".join(dict.fromkeys(line.strip() for line in lines))
 
 
 def _in_ascii(text: str) -> str:
@@ -273,6 +299,8 @@ def split_list(text: str, *, thousands: bool) -> tuple[str, list[str]]:
             continue
         position += 1
     items = [item.strip() for item in (*found, inside[start:]) if item.strip()]
+    if brackets == "()" and len(items) > 1 and len(_PLUS_MINUS.findall(inside)) == 1:  # two points
+        return "", _expand_plus_minus(text)
     if len(items) == 1 and brackets:
         return "", items if brackets in ("()", "{}") and items != [r"\emptyset"] else [text]
     return brackets, [form for item in items for form in _expand_plus_minus(item)]

@@ -16,9 +16,11 @@ from megatron_sspo.reward.answers.names import (
     read_names,
     read_order,
     strip_name,
+    variables_of,
     without_parameters,
 )
 from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.remarks import drop_remark, drop_steps
 from megatron_sspo.reward.answers.rows import (
     as_list,
     as_points,
@@ -84,6 +86,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return True
     if contradicts(gold, answer):
         return False
+    answer = drop_remark(gold, drop_steps(gold, answer))
     if "C" in answer and "C" not in gold and "," not in gold:
         answer = respell_choose(answer)
     if _LARGE_INTEGER.fullmatch(gold):
@@ -101,7 +104,9 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return dates[0] == dates[1]
     if (is_same := is_same_time(gold, answer)) is not None:
         return is_same
-    if {gold, answer} == {REALS, "R"} or (len(answer) == 1 and gold == rf"\mathbb{{{answer}}}"):
+    if {gold, answer} in ({REALS, "R"}, {r"\infty", "infinitely many"}) or (
+        len(answer) == 1 and gold == rf"\mathbb{{{answer}}}"
+    ):
         return True
     sums = read_sum(gold), read_sum(answer)
     if sums[0] or sums[1]:
@@ -331,7 +336,7 @@ def _compare_items(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         if is_same is not False or len(order[0]) > 2:
             return is_same
     named_gold = read_names(gold)
-    known = letters_of(" ".join(named_gold.values))
+    known = frozenset[str]().union(*map(variables_of, named_gold.values))
     named = read_names(answer, known)
     is_equation = named_gold.is_chain and bool(known)
     if is_equation and len(split_equation(answer)) == 1:

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from megatron_sspo.reward.answers.formula import Tree, UnreadError, parse_formula
+from megatron_sspo.reward.answers.residues import is_same_number
 
 Value = Any  # a Fraction, or mpmath's real or complex number
 
@@ -75,7 +76,9 @@ def is_same_formula(gold: str, answer: str) -> bool | None:
                 continue
             except HopelessError:
                 return False
-            except (ArithmeticError, ValueError):
+            except (ArithmeticError, ValueError) as error:
+                if isinstance(error, TooLargeError) and not names:
+                    return is_same_number(gold_tree, answer_tree, _Evaluation(point).value)
                 return None
             try:
                 right = _Evaluation(point).value(answer_tree)

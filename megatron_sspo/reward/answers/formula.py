@@ -98,7 +98,7 @@ class _Parser:
             sign = self._take()
             tree = self._read_product()
             return tree if sign == "+" else ("negate", tree)
-        tree = self._read_factor()
+        tree = last = self._read_factor()
         slashed = False
         while self.next is not None:
             if self.next in _TIMES or self.next in _OVER:
@@ -108,7 +108,10 @@ class _Parser:
             elif self._begins_factor():
                 if slashed:
                     raise UnreadError("1/2x is (1/2)x or 1/(2x)")
-                tree = ("multiply", tree, self._read_factor(within_product=True))
+                before = isinstance(last, tuple) and (last[0], self._tokens[self._position - 1])
+                may_be_number = before in (("power", "}"), ("factorial", "!"))  # 2^{3}5 has one reading
+                last = self._read_factor(within_product=not may_be_number)
+                tree = ("multiply", tree, last)
             else:
                 break
         return tree

@@ -14,6 +14,7 @@ from megatron_sspo.reward.answers.formula import FUNCTIONS
 from megatron_sspo.reward.answers.number import read_number
 from megatron_sspo.reward.answers.spelling import respell_constants
 from megatron_sspo.reward.answers.units import split_unit
+from megatron_sspo.reward.answers.unsolved import is_unsolved
 
 _INDEX = r"(?:_(?:[A-Za-z0-9]|\\[a-z]+|\{[^{}]*\}))?"
 _ARGUMENTS = r"(?:\([^()=]*\))?"
@@ -38,8 +39,11 @@ _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 _WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]?[a-z]{3,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _INDEX_OR_ARGUMENTS = re.compile(r"[A-Za-z]_(?:\{[^{}]*\}|\\?[A-Za-z0-9]+)|(?<=[A-Za-z])\([^()]*\)")
-# 2x or x + 3, of which an equation is still to be solved; x^2 and \\sqrt{x} are not among them.
-_LINEAR = re.compile(r"[-+0-9./() ]*[xyz][-+0-9./() ]*|\\frac\{[0-9]*[xyz]\}\{[0-9]+\}")
+# "18 at x", "18 cm when r" before "= 3": a value and words, and no name of the 3.
+_VALUE_AND_WORDS = re.compile(
+    r"(?:^|\b(?:is|are|equals?)\s)[-+(]?\s*\\?\$?(?:[0-9][0-9.,]*|\\(?:frac|sqrt|pi)\S{0,60})\s(?:[A-Za-z0-9^{}]+,?\s){0,3}"
+    r"(?:at|when|where|if|for|with|as|and|so|but|or|not|since|because)\s\S{1,20}$"
+)
 _FILLERS = frozenset(("a", "an", "the", "of", "is", "value", "total", "answer", "final"))
 _REJECTIONS = frozenset(("not", "discard", "reject", "rejected", "extraneous", "wrong", "incorrect", "false", "except"))
 _NO_LETTERS = FUNCTIONS | {
@@ -118,20 +122,25 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
         text = sides[0]
     if len(sides) == 1 or not all(sides):
         return Named(frozenset(), frozenset(), (text,))
-    values = [side for side in sides if not _is_name(side)] or sides[-1:]
+    values = [side for side in sides if not _is_name(side) or (known is not None and _is_open(side, sides))] or sides[
+        -1:
+    ]
     if any(
-        side in _variables(_INDEX_OR_ARGUMENTS.sub("", value)) for side in sides for value in values if side != value
+        side in variables_of(_INDEX_OR_ARGUMENTS.sub("", value)) for side in sides for value in values if side != value
     ):
         return Named(frozenset(), frozenset(), tuple(sides))  # x = 2x + 3 is an equation, and defines no x
     if known is None:
-        constants = [side for side in values if not _variables(side)]
+        constants = [side for side in values if not variables_of(side)]
         if constants and all(_is_quantity(side) for side in values if side not in constants):
             values = constants
     else:
         values = [
             side
             for side in values
-            if _variables(side) <= known or _STATES.search(side) or (not known and _LINEAR.fullmatch(side))
+            if variables_of(side) <= known
+            or _STATES.search(side)
+            or _VALUE_AND_WORDS.search(side)
+            or (not known and _is_open(side, sides))
         ] or values[-1:]
     names = [side for side in sides if side not in values]
     phrases = [side for side in names if _WORD.search(_COMMAND.sub(" ", side))]
@@ -257,7 +266,11 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
         gold, answer = _ANY_INDEX.sub("", gold), _ANY_INDEX.sub("", answer)
     if "=" in gold or "=" in answer:
+        stated, found = _ANY_ARGUMENT.search(gold), _ANY_ARGUMENT.search(answer)
         gold, answer = _without_argument(gold), _without_argument(answer)
+        own, other = letters_of(answer) - letters_of(gold), letters_of(gold) - letters_of(answer)
+        if len(own) == len(other) == 1 and found and found[1] in own and (stated or other <= set("cCkK")):
+            answer = _with_letter(answer, found[1], min(other))  # any constant k, for any constant c
     functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
         answer = _with_letter(answer, functions[1][2], functions[0][2])
@@ -290,7 +303,7 @@ def _with_letter(text: str, letter: str, other: str) -> str:
     """Returns a text with another letter for a variable, unless that letter is in it already."""
     if letter == other or other in letters_of(text):
         return text
-    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", other, text)
+    return re.sub(rf"(?<![A-Za-z\\]){letter}(?=[a-z]?(?![A-Za-z]))", other, text)  # in kx, too
 
 
 def read_assignments(items: list[str]) -> dict[str, str] | None:
@@ -310,13 +323,21 @@ def letters_of(text: str) -> frozenset[str]:
     return frozenset(name or letter for name, letter in found if name not in _NO_LETTERS and letter != "e")
 
 
-def _variables(side: str) -> frozenset[str]:
+def variables_of(side: str) -> frozenset[str]:
     """Returns the letters of a side that are not its unit."""
     return frozenset() if read_number(side) else letters_of(split_unit(side)[0])
 
 
 def _is_name(side: str) -> bool:
     return bool(_SYMBOL.fullmatch(_compact(side)) or _PHRASE.fullmatch(side))
+
+
+def _is_open(side: str, sides: list[str]) -> bool:
+    """Returns whether a side is a formula of one unknown, and no other side names it, as in `Area = x^2 = 42`."""
+    letters = letters_of(side)
+    return is_unsolved(side, letters) and not any(
+        _is_name(other) and not letters_of(other) <= letters for other in sides if other != side
+    )
 
 
 def _is_quantity(side: str) -> bool:

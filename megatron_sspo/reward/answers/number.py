@@ -143,7 +143,7 @@ def _repeating(whole: str, steady: str, period: str) -> Fraction:
     return int(whole or "0") + (int(steady or "0") + repeated) / 10 ** len(steady)
 
 
-_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALES = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PLAIN = re.compile(rf"({_DECIMAL})(?![0-9])")
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]], ...] = (
     (
@@ -157,7 +157,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]]
         lambda m: _scientific(m[1], m[2] or m[3]),
     ),
     (
-        re.compile(rf"({_DECIMAL})\s+(hundred|thousand|million|billion|trillion)(?![A-Za-z])", re.IGNORECASE),
+        re.compile(rf"({_DECIMAL})\s+(dozen|hundred|thousand|million|billion|trillion)(?![A-Za-z])", re.IGNORECASE),
         lambda m: _decimal(m[1]) * _SCALES[m[2].lower()],
     ),
     (re.compile(_TEN_TO), lambda m: _scientific("1", m[1] or m[2])),

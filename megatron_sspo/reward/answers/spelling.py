@@ -121,6 +121,7 @@ _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eig
 _BASE_AFTER = re.compile(
     rf"(?<=[0-9A-F])\s*\(?\s*(?:in\s+)?base[\s-]*(?:([0-9]+)|({'|'.join(_BASES)}))\s*\)?(?=[.\s]*$)", re.IGNORECASE
 )
+_BASE_TEN = re.compile(r"(?<![0-9A-Za-z_.^{}])([0-9]+)\s*_\s*\{\s*10\s*\}$")
 _BASE_IN_WORDS = re.compile(rf"_\s*(?:\{{\s*({'|'.join(_BASES)})\s*\}}|({'|'.join(_BASES)})(?![a-z]))")
 _UNION_LETTER = re.compile(r"(?<=[)\]}])\s*U\s*(?=[(\[\\])")
 _FUNCTION = re.compile(
@@ -140,7 +141,7 @@ _CONSEQUENCE = re.compile(r"^(?:=>?|->|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]igh
 _NEGATIVE = re.compile(r"^(?:negative|minus)\s+(?=[0-9\\.])", re.IGNORECASE)
 _HALF_DAY = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
 _OPTION = re.compile(
-    r"^(?:(?:I\s+)?(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
+    r"^(?:(?:I\s+)?(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
     re.IGNORECASE,
 )
 _IS_THE_ANSWER = re.compile(
@@ -187,7 +188,7 @@ _POSITIVE_INTEGERS = re.compile(
 )
 _PARITY = re.compile(
     r"(?:(?:all|every|any)\s+)(positive\s+)?(odd|even)(?:\s+(?:positive\s+)?(?:integers?|numbers?))?(?:\s+[a-z])?|"
-    r"(positive\s+)?(odd|even)(?:\s+(?:integers?|numbers?)(?:\s+[a-z])?|\s+[a-z])|[a-z]\s+is\s+(odd|even)",
+    r"(positive\s+)?(odd|even)(?:\s+(?:integers?|numbers?)(?:\s+[a-z])?|\s+[a-z])|[a-z]\s+(?:is\s+)?(odd|even)",
     re.IGNORECASE,
 )
 _TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top)\s*\})")
@@ -317,6 +318,7 @@ def respell_text(text: str) -> str:
         text = _BASE_AFTER.sub(lambda m: f"_{{{m[1] or _BASES[m[2].lower()]}}}", text)
     if "_" in text:
         text = _BASE_IN_WORDS.sub(lambda m: f"_{{{_BASES[m[1] or m[2]]}}}", _BASE_IN_BRACKETS.sub(r"_{\1}", text))
+        text = _BASE_TEN.sub(r"\1", text)
         text = _HEXADECIMAL.sub(lambda m: m.group().upper(), _DIGITS_IN_BRACKETS.sub(r"\1", text))
         text = _CHOOSE.sub(lambda m: rf"\binom{{{m[1] or m[3]}}}{{{m[2] or m[4]}}}", text)
     if "C" in text:

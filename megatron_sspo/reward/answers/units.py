@@ -16,6 +16,7 @@ _EACH = re.compile(r"^\s+an?\s+(?=(?:second|minute|hour|day|night|week|month|yea
 _IN_BRACKETS = re.compile(
     r"(\s.*(?:pairs|triples|quadruples|tuples|points))\s*\([a-z](?:,\s*[a-z])+\)$|\s*\(([A-Za-z]+)\)$"
 )
+_NOUN = re.compile(r"(?!(?:times|percents)$)[a-z]{3,}[a-rtv-z]s")  # in brackets after a number: 17 (apples)
 # $42 to buy the book; 42 apples for the class
 _PURPOSE = re.compile(r"\s+(?:to\s+[a-z]+|for)\s+(?:the|an?|his|her|their|its|all)(?:\s+[a-z]+)+$")
 _DIRECTION = re.compile(
@@ -105,7 +106,9 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
         tail = _OHM.sub(r" \1ohm", _MICRO.sub(" micro", tail))
     tail = _DIGIT_AS_POWER.sub(r"\1^\2", tail)
     if "(" in tail:
-        tail = _IN_BRACKETS.sub(lambda m: m[1] or (f" {m[2]}" if unit_of(m[2]) else m.group()), tail)
+        tail = _IN_BRACKETS.sub(
+            lambda m: m[1] or (f" {m[2]}" if unit_of(m[2]) or _NOUN.fullmatch(m[2]) else m.group()), tail
+        )
         tail = _DENOMINATOR.sub(lambda m: "/" + "/".join(re.split(r"\s*\\cdot\s*|[\s*]+", m[1].strip())), tail)
     if _CHANGING.search(tail):
         return None

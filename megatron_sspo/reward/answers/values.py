@@ -32,7 +32,9 @@ _FUNCTIONS = re.compile(
 RELATION = re.compile(r"[<>]|\\(?:le|ge)(?![A-Za-z])")
 _RATIO = re.compile(r":(?![^({]*[)}])|(?<=[0-9])\s+to\s+(?=[0-9])")
 # Operations that are still to be carried out: an expression copied from the question is not an answer.
-_DEGREES = re.compile(r"([^A-Za-z]*(?:\\(?:frac|pi|sqrt)[^A-Za-z]*)*)\^\s*\{?\s*\\circ\s*\}?$")
+_DEGREES = re.compile(
+    r"([^A-Za-z]*(?:\\(?:frac|pi|sqrt)[^A-Za-z]*)*)(?:\^\s*\{?\s*\\circ\s*\}?|(?<=[0-9}])\s+degrees?)$"
+)
 _PI = re.compile(r"\\pi(?![A-Za-z])")
 _THOUSANDS = re.compile(r"(?<=[0-9])[kK]$")
 _MARK_OF_CURRENCY = re.compile(r"\\?\$|[€£]|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")

@@ -22,6 +22,8 @@ _LONGEST = 400  # characters of an answer for math-verify, unless the gold answe
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
 _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and not the double one
+# What may be infinite as a floating-point number: math-verify takes 2024!/5 for 2023!/5.
+_LARGE = re.compile(r"[0-9]{3,}\s*[)}]?\s*!|[0-9e)}]\s*\^\s*[{(]?\s*-?(?:[3-9][0-9]{2}|[0-9]{4})")
 _COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+|[%#@])")  # or a word of another script
 _TOKEN = re.compile(r"\\[A-Za-z]+|[0-9.]+|\S")
 # math-verify drops a command that it does not know, a word of another script, and %: it would read \neg 5 as 5.
@@ -110,7 +112,8 @@ def _is_readable(text: str) -> bool:
         deepest = max(deepest, depth)
     if depth != 0 or deepest > _DEEPEST:
         return False
-    return not any(form.search(text) for form in (_SECOND_POWER, _FACTORIALS, _IMPROPER_MIXED, _NUMBER_AFTER_LETTER))
+    forms = _SECOND_POWER, _FACTORIALS, _LARGE, _IMPROPER_MIXED, _NUMBER_AFTER_LETTER
+    return not any(form.search(text) for form in forms)
 
 
 def is_same_expression(gold: str, answer: str) -> bool:
