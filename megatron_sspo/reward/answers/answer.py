@@ -4,11 +4,11 @@ import functools
 import re
 import unicodedata
 
-from megatron_sspo.reward.answers.chinese import respell_chinese
-from megatron_sspo.reward.answers.languages import drop_foreign_lead
 from megatron_sspo.reward.answers.measures import unit_of
-from megatron_sspo.reward.answers.spelled import respell_numerals
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
+from megatron_sspo.reward.answers.words.chinese import respell_chinese
+from megatron_sspo.reward.answers.words.languages import drop_foreign_lead
+from megatron_sspo.reward.answers.words.spelled import respell_numerals
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 # What makes another value of a box beside it: `-\boxed{5}`, `2\boxed{5}`, `\sqrt{\boxed{5}}`, `\boxed{5}^2`.

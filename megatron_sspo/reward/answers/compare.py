@@ -20,7 +20,6 @@ from megatron_sspo.reward.answers.names import (
     without_parameters,
 )
 from megatron_sspo.reward.answers.number import read_number
-from megatron_sspo.reward.answers.remarks import drop_remark, drop_steps
 from megatron_sspo.reward.answers.rows import (
     as_list,
     as_points,
@@ -30,7 +29,6 @@ from megatron_sspo.reward.answers.rows import (
     read_coordinates,
     read_matrix,
 )
-from megatron_sspo.reward.answers.spelled import is_same_time, read_date
 from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
 from megatron_sspo.reward.answers.units import read_sum, total_of
 from megatron_sspo.reward.answers.values import (
@@ -43,6 +41,8 @@ from megatron_sspo.reward.answers.values import (
     is_same_or_rounded,
     normalize,
 )
+from megatron_sspo.reward.answers.words.remarks import drop_remark, drop_steps
+from megatron_sspo.reward.answers.words.spelled import is_same_time, read_date
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
 _LONGEST_CHAIN = 20  # sides

@@ -4,8 +4,8 @@ import re
 from fractions import Fraction
 
 from megatron_sspo.reward.answers.formula import FUNCTIONS
-from megatron_sspo.reward.answers.languages import CHANGING, SCALES
 from megatron_sspo.reward.answers.measures import ratio, unit_of
+from megatron_sspo.reward.answers.words.languages import CHANGING, SCALES
 
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
