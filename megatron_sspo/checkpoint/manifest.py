@@ -15,6 +15,8 @@ from megatron_sspo.files.writing import write_atomically
 
 NAME = "manifest.json"
 _PIECE = 16 * 1024**2  # bytes per read
+_GROUPS = ("model", "parallel", "ddp")  # fields of the configuration that are read one by one
+_TOO_LARGE = (OverflowError, MemoryError)  # of an infinite size, and of a file that is larger than the memory
 _THREADS = 8  # a shared file system is faster with several readers
 
 
@@ -57,12 +59,14 @@ def read_manifest(checkpoint: Path) -> Manifest:
         content = json.loads(text)
         files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
         manifest = Manifest(files, dict(content["run"]))
+        if wrong := [name for name in _GROUPS if not isinstance(manifest.run.get(name, {}), dict)]:
+            raise ValueError(f"its {wrong[0]} is not an object")
         if text != _to_text(content["run"], content["files"]):
             raise _damaged_error(checkpoint, f"the content of {NAME} is not what was written")
         return manifest
     except FileNotFoundError as error:
         raise _damaged_error(checkpoint, f"it has no {NAME}") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, *_TOO_LARGE) as error:
         raise _damaged_error(checkpoint, f"{NAME} cannot be read: {error!r}") from error
 
 

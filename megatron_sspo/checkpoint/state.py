@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
+from megatron_sspo.files.reading import check_regular_file, read_bytes
 from megatron_sspo.files.writing import flush_to_disk, write_atomically
 from megatron_sspo.types import RolloutGroup
 
@@ -89,20 +90,22 @@ def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict
     """
     _check_parts(path, "state.json")
     with _damage_as_user_error(path):
-        extra = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        extra = json.loads(read_bytes(path / "state.json").decode("utf-8"))
         update, sizes, written = extra.pop("update"), extra.pop("batch_sizes"), extra.pop("format", 1)
         if missing := [name for name in needed if name not in extra]:
             raise ValueError(f"state.json has no {', '.join(missing)}")
         if type(update) is not int or update < 0:
-            raise ValueError(f"state.json has update {update!r}")
+            raise ValueError(f"state.json has update {short_repr(update)}")
         if wrong := [name for name in needed if not isinstance(extra[name], dict)]:
             raise ValueError(f"{wrong[0]} in state.json is not an object")
     if written != _FORMAT:
         raise UserError(
-            f"the checkpoint {path} has format {written}, and this version of megatron_sspo reads format {_FORMAT}: "
-            "resume with the version that wrote it, or start a new run"
+            f"the checkpoint {path} has format {short_repr(written)}, and this version of megatron_sspo reads format "
+            f"{_FORMAT}: resume with the version that wrote it, or start a new run"
         )
     _check_parts(path, "batches.npz", "trainer")
+    with os_errors_as_user_errors():
+        check_regular_file(path / "batches.npz")
     with _damage_as_user_error(path):
         batches = read_batches(path / "batches.npz")
         if [len(batch) for batch in batches] != sizes:
@@ -120,7 +123,7 @@ def _check_parts(path: Path, *names: str) -> None:
 def _damage_as_user_error(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"the checkpoint {path} is damaged ({error!r}): delete that folder to resume from an older one"
         ) from error

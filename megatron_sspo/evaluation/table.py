@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from megatron_sspo.errors import escape_unprintable
+
 MEASURE = re.compile(r"pass@1|avg@\d+|pass@\d+")
 
 
@@ -45,7 +47,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _escaped(cell: str) -> str:
-    return " ".join(cell.replace("|", r"\|").split())
+    return escape_unprintable(" ".join(cell.replace("|", r"\|").split()))  # a terminal obeys escape sequences
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:

@@ -107,9 +107,20 @@ def changes_of_resumed(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 
 def _layout(run: Mapping[str, Any]) -> Parallel:
-    """Returns the layout of a configuration in JSON. A field that is missing there is newer, and has its default."""
+    """Returns the layout of a configuration in JSON. A field that is missing there is newer, and has its default.
+
+    Raises:
+        UserError: a field has another type.
+    """
     saved = run.get("parallel", {})
-    return Parallel(**{field.name: saved[field.name] for field in fields(Parallel) if field.name in saved})
+    try:
+        found = Parallel(**{field.name: saved[field.name] for field in fields(Parallel) if field.name in saved})
+        found.describe()  # raises for sizes that are no numbers
+    except TypeError as error:
+        raise UserError(
+            f"the layout that the checkpoint was written in cannot be read ({error}): resume from an older checkpoint"
+        ) from error
+    return found
 
 
 def _check_model(run: Run, manifest: Manifest, checkpoint: Path) -> None:

@@ -132,6 +132,7 @@ REFUSED_BODIES = {
         chat(messages=[user("a" * 401)], tools=[TOOL | {"description": "a" * 6 * MIB}]),
         LONG,
     ),
+    "a million values that nobody reads": (chat(metadata=[0] * 10**6), MALFORMED),
     "a tool by no name": (chat(tools=[{"type": "function", "function": {"name": 1}}]), MALFORMED),
     "tools in tools": (chat(tools=[[TOOL]]), MALFORMED),
     "two bodies": (chat() + chat(), MALFORMED),

@@ -9,7 +9,7 @@ import pytest
 from megatron_sspo.checkpoint.manifest import NAME, Entry, Manifest, read_manifest, write_manifest
 from megatron_sspo.errors import UserError
 
-MANIFEST = Manifest({"trainer/a": Entry(3, 2**31), "é": Entry(0, 0)}, {"seed": 1e-6, "name": "é\n", "parallel": [None]})
+MANIFEST = Manifest({"trainer/a": Entry(3, 2**31), "é": Entry(0, 0)}, {"seed": 1e-6, "name": "é\n", "sets": [None]})
 
 
 def test_every_flipped_bit_is_damage(tmp_path):
@@ -37,4 +37,13 @@ def test_a_manifest_without_a_checksum_is_damaged(tmp_path):
 def test_something_else_in_place_of_the_manifest(tmp_path, make):
     make(tmp_path / NAME)
     with pytest.raises(UserError, match=f"is damaged .*{NAME} cannot be read: .*not a regular file"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"files": {"a": [1e999, 1]}, "run": {}}', '{"files": {}, "run": {"parallel": null}}']
+)
+def test_values_that_no_manifest_has(tmp_path, text):
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(UserError, match=f"is damaged .*{NAME} cannot be read"):
         read_manifest(tmp_path)

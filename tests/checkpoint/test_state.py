@@ -160,6 +160,7 @@ def test_a_checkpoint_that_lacks_a_part(tmp_path: Path, part: str) -> None:
         ("state.json", "{}"),
         ("state.json", "[]"),
         ("state.json", '{"format": 3, "update": 1, "batch_sizes": 5}'),
+        ("state.json", "[" * 100_000),
         ("batches.npz", ""),
         ("batches.npz", '{"batch": 0}\n'),
         ("batches.npz", "\x00\x00"),
@@ -169,6 +170,16 @@ def test_a_checkpoint_that_is_damaged(tmp_path: Path, part: str, text: str) -> N
     path = save(tmp_path, 1, batches=[[group("a"), group("b")]])
     (path / part).write_text(text)
     with pytest.raises(UserError, match="is damaged"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("part", ["state.json", "batches.npz"])
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
+def test_a_part_that_is_no_regular_file_is_not_opened(tmp_path: Path, part: str, make) -> None:
+    path = save(tmp_path, 1, batches=[[group("a")]])
+    (path / part).unlink()
+    make(path / part)
+    with pytest.raises(UserError, match=f"{part}: it is a .*not a regular file"):
         read_checkpoint(path)
 
 

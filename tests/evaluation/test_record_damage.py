@@ -179,3 +179,4 @@ def test_damaged_answers(tmp_path: Path, row: bytes) -> None:
 
 def test_names_are_escaped_in_tables() -> None:
     assert markdown(["a|b", "c\nd"], [["e", "f"]]) == "| a\\|b | c d |\n| --- | ---: |\n| e | f |\n"
+    assert markdown(["é \x1b]0;title\x07", "\x9b2J"], []) == "| é \\x1b]0;title\\x07 | \\x9b2J |\n| --- | ---: |\n"

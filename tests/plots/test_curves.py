@@ -235,7 +235,7 @@ def test_equal_curves_do_not_hide_each_other(tmp_path: Path, count: int) -> None
 
 
 def test_many_runs_of_odd_names(tmp_path: Path) -> None:
-    names = ["$x^$", "_hidden", "ünïcode", "漢字", "a b", "100 %", "a\\b", "{x}"]
+    names = ["$x^$", "_hidden", os.fsdecode(b"\xff"), "ünïcode", "漢字", "a b", "100 %", "a\\b", "{x}"]
     folders = [run(tmp_path / name, 3) for name in names] + [run(tmp_path / str(n), 3) for n in range(12)]
     plot_runs(folders, tmp_path / "all.png")
     plot_runs(folders, tmp_path / "all.svg")

@@ -5,6 +5,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,35 @@ def test_an_index_names_no_other_classes_of_torchs_modules(pair, name):
     (pair[1] / ".metadata").write_bytes(f"ctorch.distributed.checkpoint.filesystem\n{name}\n.".encode())
     with pytest.raises(UserError, match=r"it names torch\.distributed\.checkpoint\.filesystem"):
         read_index(pair[1])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b"\x80\x02Nr" + (1 << 24).to_bytes(4, "little") + b".",
+        b"Np%d\n." % (1 << 24),
+        b"\x80\x04\x8e" + (1 << 27).to_bytes(8, "little") + b".",
+        b"\x80\x05\x96" + (1 << 27).to_bytes(8, "little") + b".",
+    ],
+    ids=["memo", "memo in text", "bytes", "bytearray"],
+)
+def test_an_index_cannot_ask_for_more_memory_than_its_size(pair, index):
+    (pair[1] / ".metadata").write_bytes(index)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"\.metadata is damaged"):
+            read_index(pair[1])
+        assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_an_index_of_any_protocol_is_read(pair, protocol):
+    before = read_index(pair[1])
+    content = pickle.loads((pair[1] / ".metadata").read_bytes())
+    (pair[1] / ".metadata").write_bytes(pickle.dumps(content, protocol))
+    assert read_index(pair[1]) == before
 
 
 def test_a_damaged_record_is_found_when_it_is_read(pair, tmp_path):

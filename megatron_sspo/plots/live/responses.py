@@ -1,5 +1,6 @@
 """Reads the responses that the live page shows: rollouts of the newest update, and answers of the last evaluation."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -76,7 +77,7 @@ def _answer(row: Row) -> Row:
         "set": row["set"],
         "prompt": row["prompt"],
         "gold": row["gold"],
-        "reward": sum(answer["reward"].values()),
+        "reward": math.fsum(answer["reward"].values()),  # an OverflowError instead of an infinity
         "parts": answer["reward"],
         "tokens": answer["tokens"],
         "finish_reason": answer["finish_reason"],

@@ -16,6 +16,7 @@ from megatron_sspo.rollout.agents.session import Session
 from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _MAX_BYTES = 8 << 20  # of the body of a request
+_MAX_COMMAS = 250_000  # in it; millions of values hold up all other episodes for seconds while they are parsed
 _BODY_SECONDS = 30.0  # in which the body has to arrive
 _LINGER_SECONDS = 1.0  # in which a client may read the answer to a body that is not read to its end
 _MAX_REQUESTS = 4096  # at the same time
@@ -150,6 +151,8 @@ async def _read(request: web.Request) -> Any:
             content = await request.read()
     except TimeoutError:
         raise Refusal(f"the body did not arrive within {_BODY_SECONDS:.0f} s", status=408, code="timeout") from None
+    if content.count(b",") > _MAX_COMMAS:
+        raise Refusal(f"the body has more than {_MAX_COMMAS:,} commas")
     try:
         return parse_strict_json(content)
     except ValueError as error:

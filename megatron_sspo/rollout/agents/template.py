@@ -1,9 +1,10 @@
 """Renders conversations with the tokenizer's chat template, with tools."""
 
+import itertools
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from megatron_sspo.data.template import MAX_CHARACTERS
@@ -14,7 +15,8 @@ from megatron_sspo.rollout.agents.messages import Message, Refusal
 class ChatTemplate:
     """The chat template of a tokenizer.
 
-    Text that a client sends is never read as a special token: where it spells one, it is encoded as ordinary text.
+    Text that a client sends is never read as a special token, or as another by which the template separates messages:
+    where it spells one, it is encoded as ordinary text.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -25,9 +27,9 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        special = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
         self.first_token = self._first_token()
+        self._special = set(special_tokens(tokenizer).values())
+        self._control = re.compile(_pattern(self._special | self._separators()) or r"(?!)")
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, max_tokens: int) -> list[int]:
         """Returns the tokens of a conversation, with the beginning of the next answer.
@@ -36,7 +38,7 @@ class ChatTemplate:
             Refusal: there are more than `max_tokens` tokens, or the template rejects the conversation, or begins it
                 with another token than all other conversations.
         """
-        marks = _Marks(self._special)
+        marks = _Marks(self._control)
         rows = [message.for_template() for message in messages]
         _check_length(rows, tools, max_tokens)
         try:
@@ -72,7 +74,7 @@ class ChatTemplate:
         Raises:
             Refusal: there are more than `max_tokens` tokens.
         """
-        marks = _Marks(self._special)
+        marks = _Marks(self._control)
         stand_in = f"ANSWER{secrets.token_hex(8)}"
         given = [message.for_template() for message in messages]
         _check_length(given, tools, max_tokens)
@@ -87,10 +89,12 @@ class ChatTemplate:
         tokens = self._encode(after, marks, max_tokens)
         return tokens[1:] if tokens[:1] == [last_token] else tokens
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, is_answered: bool = False
+    ) -> str:
         return str(
             self._tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True
+                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=not is_answered
             )
         )
 
@@ -98,16 +102,28 @@ class ChatTemplate:
         tokens: list[int] = []
         if len(text) > MAX_CHARACTERS * max_tokens:
             raise _too_long(max_tokens)
-        for piece, is_special in marks.split(text):
-            if piece:
-                options = {"split_special_tokens": True} if is_special else {}
+        for piece, is_spelled in marks.split(text):
+            options = {"split_special_tokens": True} if is_spelled else {}
+            # a tokenizer splits only the tokens that it calls special
+            parts = (piece[:1], piece[1:]) if is_spelled and piece not in self._special else (piece,)
+            for part in filter(None, parts):
                 try:
-                    tokens += self._tokenizer(piece, add_special_tokens=False, verbose=False, **options)["input_ids"]
+                    tokens += self._tokenizer(part, add_special_tokens=False, verbose=False, **options)["input_ids"]
                 except Exception as error:  # of no narrower type: a vocabulary need not have every character
                     raise Refusal(f"the model's tokenizer cannot encode the conversation: {error}") from error
             if len(tokens) > max_tokens:  # a text may spell a million special tokens, each encoded by itself
                 raise _too_long(max_tokens)
         return tokens
+
+    def _separators(self) -> set[str]:
+        """Returns the tokens in brackets that the template writes around messages, such as DeepSeek's `<｜User｜>`."""
+        roles = ("user", "assistant", "user")
+        try:
+            text = self._render([{"role": role, "content": "task"} for role in roles], [], is_answered=True)
+        except Exception:  # see `prompt`; a template may accept one message alone
+            return set()
+        added = {token.content for token in self._tokenizer.added_tokens_decoder.values()}
+        return {token for token in added - {""} if token in text and not _is_word(token[0] + token[-1])}
 
     def _first_token(self) -> int:
         try:
@@ -118,6 +134,35 @@ class ChatTemplate:
                 f"user's message ({first_line(error)}): choose another model, or no agent"
             ) from error
         return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][0]
+
+
+def special_tokens(tokenizer: Any) -> dict[int, str]:
+    """Returns id -> text of a tokenizer's special tokens. `all_special_tokens` has those with a role alone.
+
+    Of Llama's, for example, it lacks `<|start_header_id|>`.
+    """
+    added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    found = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)) | added
+    return {number: text for number, text in found.items() if text}
+
+
+def _pattern(words: Collection[str]) -> str:
+    """Returns a regular expression for the longest of some words.
+
+    It is a tree of their beginnings, because to try a thousand alternatives at each place takes minutes a megabyte.
+    """
+    ends = min(words, default=""), max(words, default="")
+    prefix = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False)))
+    by_next: dict[str, set[str]] = {}
+    for word in words:
+        by_next.setdefault(word[len(prefix) :][:1], set()).add(word[len(prefix) :])
+    may_end = "?" if by_next.pop("", None) else ""
+    choices = "|".join(map(_pattern, by_next.values()))
+    return re.escape(prefix) + (f"(?:{choices}){may_end}" if choices else "")
+
+
+def _is_word(ends: str) -> bool:
+    return any(character.isalnum() or character.isspace() for character in ends)
 
 
 def _check_length(rows: Sequence[Any], tools: Sequence[Any], max_tokens: int) -> None:
@@ -133,20 +178,20 @@ def _too_long(max_tokens: int) -> Refusal:
 
 
 class _Marks:
-    """Marks that replace special tokens in the texts of clients while these texts are rendered.
+    """Marks that replace control tokens in the texts of clients while these texts are rendered.
 
     A mark is random, so that no client can write one.
     """
 
-    def __init__(self, special: "re.Pattern[str]") -> None:
-        self._special = special
+    def __init__(self, control: "re.Pattern[str]") -> None:
+        self._control = control
         self._mark = f"\ue000{secrets.token_hex(8)}"
         self._spelled: list[str] = []
 
     def shield(self, value: Any) -> Any:
         """Returns a value of JSON with marks in its strings."""
         if isinstance(value, str):
-            return self._special.sub(self._replace, value)
+            return self._control.sub(self._replace, value)
         if isinstance(value, Mapping):
             return {self.shield(key): self.shield(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -154,7 +199,7 @@ class _Marks:
         return value
 
     def split(self, text: str) -> list[tuple[str, bool]]:
-        """Splits a rendered text into the template's pieces and, marked True, spelled special tokens."""
+        """Splits a rendered text into the template's pieces and, marked True, spelled control tokens."""
         pieces = re.split(f"{self._mark}:(\\d+)\ue001", text)
         return [(self._spelled[int(p)], True) if n % 2 else (p, False) for n, p in enumerate(pieces)]
 

@@ -7,6 +7,7 @@ piece a `torch.save` record in a `.distcp` file.
 import io
 import json
 import pickle
+import pickletools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
@@ -76,7 +77,9 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
             raise UserError(f"{path} has no {name}: it is not a torch_dist checkpoint, or was not finished")
     try:
         backend = read_json(path / _CONFIG)["sharded_backend"]
-        metadata = _Unpickler(io.BytesIO(read_bytes(path / _INDEX, at_most=_MAX_INDEX_BYTES))).load()
+        content = read_bytes(path / _INDEX, at_most=_MAX_INDEX_BYTES)
+        _check_numbers(content)
+        metadata = _Unpickler(io.BytesIO(content)).load()
         storage: dict[Any, Any] = {}
         for index, info in metadata.storage_data.items():
             _check_place(index.fqn, info.relative_path)
@@ -141,6 +144,47 @@ def _check_files(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
                 f"{file} is truncated: it has {file.stat().st_size:,} bytes, and {key} ends at {end:,}; "
                 "get the checkpoint again"
             )
+
+
+_ARGUMENTS = {code.code.encode("latin-1")[0]: code.arg.n if code.arg else 0 for code in pickletools.opcodes}
+_WIDTHS = {  # of the length before an argument
+    pickletools.TAKEN_FROM_ARGUMENT1: 1,
+    pickletools.TAKEN_FROM_ARGUMENT4: 4,
+    pickletools.TAKEN_FROM_ARGUMENT4U: 4,
+    pickletools.TAKEN_FROM_ARGUMENT8U: 8,
+}
+_TWO_LINES = pickle.GLOBAL + pickle.INST
+_PUT, _LONG_BINPUT, _STOP = pickle.PUT[0], pickle.LONG_BINPUT[0], pickle.STOP[0]
+
+
+def _check_numbers(content: bytes) -> None:
+    """Checks that no length and no number of the memo in a pickle is above the size of the pickle.
+
+    The unpicklers in C, torch's own included, allocate what such a number says before they read on.
+
+    Raises:
+        ValueError: one is, or the pickle is cut off.
+        LookupError: it has an unknown opcode.
+    """
+    place, end, code = 0, len(content), None
+    while code != _STOP and place < end:
+        code, number = content[place], 0
+        size = _ARGUMENTS[code]
+        place += 1
+        if size == pickletools.UP_TO_NEWLINE:
+            for _ in range(1 + (code in _TWO_LINES)):
+                line, place = place, content.index(b"\n", place) + 1
+            if code == _PUT:
+                number = int(content[line:place])
+        elif size < 0:
+            width = _WIDTHS[size]
+            place += width + int.from_bytes(content[place : place + width], "little")
+        else:
+            if code == _LONG_BINPUT:
+                number = int.from_bytes(content[place : place + size], "little")
+            place += size
+        if number > end or place > end:
+            raise ValueError(f"what it has before byte {place:,} needs more than its own size")
 
 
 class _Unpickler(pickle.Unpickler):

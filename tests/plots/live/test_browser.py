@@ -62,6 +62,14 @@ def test_curves_of_two_runs_and_their_rollouts(tmp_path: Path) -> None:
     assert "reward 1.5 = 1+1=2 1 + format 0.5 · advantage 0.75 · sequence weight 0.98 · 3 tokens · stop" in found
 
 
+def test_values_that_differ_by_their_rounding_alone_are_a_line(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 0)
+    append(run, *(metrics(n, **{"reward/mean": 1.0 - n % 2 * 2**-53}) for n in range(1, 9)))
+    with serving([run]) as address:
+        found = dom(address, tmp_path / "profile")
+    assert len(re.findall(r"[ML]", re.findall(r' d="([^"]*)"', curves(found, COLOURS[0])[0])[0])) == 8
+
+
 def test_what_a_model_wrote_is_text(tmp_path: Path) -> None:
     run = write_run(tmp_path / "<b>run", 3, text=HOSTILE)
     with serving([run]) as address:

@@ -20,12 +20,13 @@ from megatron_sspo.__main__ import main
 from megatron_sspo.plots.live.server import make_app
 from tests.plots.live.runs import HOSTILE, append, metrics, write_run
 
-ANSWER_OF_400_DIGITS = (
+ANSWER_OF_400_DIGITS, ANSWER_OF_AN_INFINITE_SUM = (
     json.dumps(
         dict.fromkeys(("id", "set", "prompt", "gold"), "")
-        | {"answers": [{"text": "", "tokens": 1, "finish_reason": "stop", "reward": {"a": 10**400, "b": 0.5}}]}
+        | {"answers": [{"text": "", "tokens": 1, "finish_reason": "stop", "reward": reward}]}
     )
     + "\n"
+    for reward in ({"a": 10**400, "b": 0.5}, {"a": 1e308, "b": 1e308})
 )
 
 
@@ -125,7 +126,10 @@ def test_answers_are_few_of_many(tmp_path: Path) -> None:
     assert len(json.loads(ask("/answers?run=0", run)[1])["rows"]) == 16
 
 
-@pytest.mark.parametrize("content", ['{"set": "a"}\n', '{"set": 1, "answers": [1]}\n', ANSWER_OF_400_DIGITS])
+@pytest.mark.parametrize(
+    "content",
+    ['{"set": "a"}\n', '{"set": 1, "answers": [1]}\n', ANSWER_OF_400_DIGITS, ANSWER_OF_AN_INFINITE_SUM],
+)
 @pytest.mark.parametrize(("name", "path"), [("evaluation_responses", "/answers"), ("rollouts", "/rollouts")])
 def test_responses_of_another_program(tmp_path: Path, name: str, path: str, content: str) -> None:
     run = write_run(tmp_path / "run", 1)

@@ -5,6 +5,7 @@
 const EVERY = 2000; // milliseconds
 const WIDTH = 360, HEIGHT = 210, LEFT = 58, RIGHT = 16, TOP = 8, BOTTOM = 34; // of a panel
 const WINDOW = 0.08; // the smoothing window, as a share of the run, as in curves.png
+const ROUNDING = 1e-9; // a smaller difference, as a share of the values, is not drawn: numbers cannot mark steps of it
 const WIDE = 30; // an axis may become logarithmic if its largest value is more than this times the smallest
 const DASHES = ["", "7 3", "3 3", "1 3"], LINES = ["solid", "dashed", "short dashes", "dots"];
 
@@ -117,7 +118,8 @@ function scales(panel, curves) {
   const of = logarithmic ? Math.log10 : (value) => value;
   if (!panel.columns.length) [low, high] = [0, 1];
   let [bottom, top] = [of(low), of(high)];
-  const margin = 0.05 * (top - bottom) || Math.abs(top) * 0.1 || 0.5;
+  const size = Math.max(Math.abs(bottom), Math.abs(top));
+  const margin = top - bottom > ROUNDING * size ? 0.05 * (top - bottom) : 0.1 * size || 0.5;
   [bottom, top] = [bottom - margin, top + margin];
   return {
     last, logarithmic, bottom, top,
