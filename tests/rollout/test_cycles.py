@@ -217,3 +217,11 @@ def test_responses_near_the_limit_are_penalized():
     groups = cycles(run, Servers()).next(0)
     assert [r.reward for r in groups[0].rollouts] == [1.0, 1.5, 2.0]
     assert [r.reward_parts["overlong"] for r in groups[0].rollouts] == [0.0, -0.5, -1.0]
+
+
+def test_a_reward_with_a_part_of_the_penaltys_name_is_refused():
+    overlong = Overlong(max_tokens=100, buffer=20, penalty=0.5)
+    (group, *_) = cycles(make_run(), Servers()).next(0)
+    own = replace(group, rollouts=[replace(r, reward_parts={"overlong": 1.0}) for r in group.rollouts])
+    with pytest.raises(UserError, match=r"^the reward has a part 'overlong', and rollouts.overlong_buffer"):
+        overlong.add(own)

@@ -1,6 +1,14 @@
 """The lines about a configuration that differs from that of the checkpoint."""
 
-from megatron_sspo.run_folder.resuming import changes_of_resumed
+from pathlib import Path
+
+import pytest
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import erc, sspo
+from megatron_sspo.run import Model, Prompts, Run
+from megatron_sspo.run_folder.resuming import _check_batches, changes_of_resumed
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 
 def test_a_warm_start_that_is_added_is_not_carried_out() -> None:
@@ -8,3 +16,16 @@ def test_a_warm_start_that_is_added_is_not_carried_out() -> None:
     lines = changes_of_resumed(before, {"warm_start": {"updates": 2}, "num_updates": 4})
     assert lines[0].startswith("warm_start") and lines[0].endswith("; a run that is resumed has no warm start any more")
     assert lines[1:] == ["num_updates is 4, and was 3"]
+
+
+def test_batches_of_a_cycle_that_was_begun_for_an_objective_without_entropies() -> None:
+    rollout = Rollout(tokens=[1], rollout_log_probs=[-1.0], text="", finish_reason="stop", policy_version=0)
+    batches = [[RolloutGroup(prompt=Prompt(id="a", tokens=(1,), answer=""), rollouts=[rollout])]]
+    runs = [
+        Run(name="x", model=Model(path="x"), prompts=Prompts(source="x"), num_updates=1, objective=objective)
+        for objective in (sspo(), erc())
+    ]
+    _check_batches(runs[0], batches, Path("x"))
+    _check_batches(runs[1], [], Path("x"))
+    with pytest.raises(UserError, match=r"^objective needs old_entropy, and x has 1 batch without it, of a cycle"):
+        _check_batches(runs[1], batches, Path("x"))
