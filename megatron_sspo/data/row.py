@@ -158,8 +158,8 @@ def _check_question(question: Any, where: str, remedy: str) -> None:
         _check_characters(message["role"] + message["content"], where)
     if question[-1]["role"] == "assistant":
         raise UserError(
-            f"{where}: the last message is the assistant's, which may be the answer, and the policy would write another "
-            "after it: leave it out of the question"
+            f"{where}: the last message is the assistant's, which may be the answer, and the policy would answer after "
+            "it: leave it out of the question"
         )
 
 

@@ -116,14 +116,14 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
         _style_axis(axis, panel, [value for values in drawn for value in values])
         if panel.key == _PASS and len(sets) > 1:
             lines = [Line2D([], [], color=INK, marker=_marker(place)) for place in range(len(sets))]
-            axis.legend(lines, map(escape_dollars, sets), frameon=False, fontsize=8.5)
+            axis.legend(lines, map(plain_text, sets), frameon=False, fontsize=8.5)
     last = max((row["update"] for kinds in runs.values() for rows in kinds for row in rows), default=1)
     for axis in axes.flat:
         axis.set_xlim(-0.02 * max(last, 1), 1.02 * max(last, 1))
     for axis in axes[-1]:
         axis.set_xlabel("update", color=INK)
     handles = [Line2D([], [], **{**style.line, "linewidth": 2.5}) for style in styles.values()]
-    names = [escape_dollars(label) for label in runs]
+    names = [plain_text(label) for label in runs]
     size = 12 if len(runs) <= 8 else 8
     figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=size)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
@@ -192,9 +192,13 @@ def _marker(place: int) -> str:
     return _MARKERS[place % len(_MARKERS)]
 
 
-def escape_dollars(name: str) -> str:
-    """Escapes dollar signs in a name, because matplotlib would show text between two of them as a formula."""
-    return name.replace("$", r"\$")
+def plain_text(name: str) -> str:
+    """Returns a name as matplotlib shows it as it is.
+
+    Matplotlib would show text between two dollar signs as a formula, and refuses the halves of surrogate pairs that
+    stand for the bytes of a path that is not UTF-8.
+    """
+    return name.replace("$", r"\$").encode("utf-8", "replace").decode("utf-8")
 
 
 def _sets(row: Row) -> list[str]:

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.plots.curves import INK, draw_frame, escape_dollars
+from megatron_sspo.plots.curves import INK, draw_frame, plain_text
 from megatron_sspo.plots.labels import COLOURS
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.processes.console import pluralize
@@ -45,7 +45,7 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
     _draw_means(figure.add_subplot(grid[rows, 0]), results, scores, setting, title)
     _draw_matrix(figure.add_subplot(grid[rows, 1:]), results, scores, setting)
     handles = [Line2D([], [], color=_colour(place), linewidth=2.5) for place in range(len(results.values))]
-    names = [escape_dollars(value) for value in results.values]
+    names = [plain_text(value) for value in results.values]
     if results.field:
         figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
     figure.supxlabel(_footnote(results, scores, setting), fontsize=8.5, color="#777777")
@@ -65,10 +65,10 @@ def _draw_curves(axis: Any, results: Results, setting: str) -> None:
         axis.fill_between(updates, low, high, color=_colour(place), alpha=0.2, linewidth=0)
         marker = {"marker": "o", "markersize": 4} if len(updates) <= 20 else {}
         axis.plot(updates, [one.estimate for one in found], color=_colour(place), linewidth=1.8, **marker)
-    axis.set_title(escape_dollars(setting) or escape_dollars(results.measure), fontsize=11, loc="left", color=INK)
+    axis.set_title(plain_text(setting) or plain_text(results.measure), fontsize=11, loc="left", color=INK)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axis.set_xlabel("update", color=INK)
-    axis.set_ylabel(escape_dollars(results.measure), color=INK)
+    axis.set_ylabel(plain_text(results.measure), color=INK)
     draw_frame(axis)
 
 
@@ -84,7 +84,7 @@ def _draw_means(axis: Any, results: Results, scores: Any, setting: str, title: s
     axis.set_yticks(range(len(results.values)), [_shorten(value) for value in results.values])
     axis.set_ylim(len(results.values) - 0.5, -0.5)
     axis.set_title(
-        f"{escape_dollars(title)}{f', {escape_dollars(setting)}' if setting else ''}",
+        f"{plain_text(title)}{f', {plain_text(setting)}' if setting else ''}",
         fontsize=10,
         loc="left",
         color=INK,
@@ -133,4 +133,4 @@ def _colour(place: int) -> str:
 
 
 def _shorten(label: str) -> str:
-    return escape_dollars(label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 3]}...")
+    return plain_text(label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 3]}...")

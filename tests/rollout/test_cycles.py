@@ -193,6 +193,16 @@ def test_a_resumed_run_restarts_pending_prompts():
     assert expected[1][0] == 1, "what was given up is begun again"
 
 
+def test_a_run_that_is_resumed_with_cycles_of_another_size_loses_no_prompt():
+    source = cycles(make_run(max_staleness=2), Servers())
+    assert ids(source.next(0)) == [0, 1, 2, 3]
+    restored = stream()
+    restored.restore(source._prompts.state())
+    again = cycles(make_run(mu=3), Servers(), restored)
+    again.restore(source.state())
+    assert ids(again.next(2)) == [4, 5, 6, 7, 8, 9]
+
+
 @pytest.mark.parametrize(
     "damage", [{}, {"begun": 5, "given_up": []}, {"begun": [["x"]], "given_up": []}, {"begun": []}]
 )
