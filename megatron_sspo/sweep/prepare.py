@@ -77,14 +77,11 @@ def prepare(
 
 
 def _check_start_from_sets_alone(given: Mapping[str, Sequence[str]]) -> None:
-    """Raises UserError if an option also sets a field that `start_from_overrides` sets: one of them would be lost."""
+    """Raises UserError if an option sets the model too, as `start_from_overrides` does: one of them would be lost."""
     for option, texts in given.items():
         for name in (text.partition("=")[0].strip() for text in texts):
-            if name in ("model.path", "model.init") or name.partition(".")[0] == "warm_start":
-                raise UserError(
-                    f"{option} {name} is given with --start-from, which sets the model and leaves out the warm start: "
-                    "leave one of them out"
-                )
+            if name in ("model.path", "model.init"):
+                raise UserError(f"{option} {name} is given with --start-from, which sets it too: leave one of them out")
 
 
 def _start_from_overrides_of_seeds(folder: Path, seeds: int) -> list[str]:
