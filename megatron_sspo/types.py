@@ -24,7 +24,7 @@ class Prompt:
     tokens: tuple[int, ...]  # as the chat template renders it, generation prompt included
     answer: str  # the gold answer
     demonstration: str = ""  # a worked response, for the warm start
-    messages: tuple[Mapping[str, str], ...] = ()  # the chat that `tokens` renders, for agents
+    messages: tuple[Mapping[str, Any], ...] = ()  # the chat that `tokens` renders, for agents
     metadata: Mapping[str, Any] = field(default_factory=dict)  # the other fields of the row
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.errors import UserError
+from megatron_sspo.reward.part_names import check_part_names
 from megatron_sspo.types import Prompt
 
 Reward = float | Mapping[str, float] | None
@@ -41,7 +42,8 @@ def reward_parts(found: Any) -> dict[str, float]:
     """Returns the parts of the reward that an agent returned; a number is the part "agent", and None has no parts.
 
     Raises:
-        UserError: the reward is neither None, nor a finite number, nor a mapping of names to finite numbers.
+        UserError: the reward is neither None, nor a finite number, nor a mapping of names to finite numbers; or a
+            part cannot have its name.
     """
     if found is None:
         return {}
@@ -51,6 +53,7 @@ def reward_parts(found: Any) -> dict[str, float]:
             f"an agent returned {describe_value(found)}: return a finite number, none beyond ±{LARGEST}, "
             "a dict of such numbers by name, or None for the run's reward"
         )
+    check_part_names(parts, "an agent")
     return {name: float(value) for name, value in parts.items()}
 
 

@@ -9,8 +9,7 @@ from megatron.core import tensor_parallel
 
 from megatron_sspo.checkpoint import sharded
 
-# fields of a parameter group that the checkpoint sets; the schedule sets the learning rate and the weight decay
-_KEPT = ("step", "betas", "eps")
+_KEPT = ("step",)  # fields of a parameter group that the checkpoint sets
 
 
 def load_resharded(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, seed: int) -> None:
@@ -18,7 +17,7 @@ def load_resharded(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler:
 
     Each rank reads its parts of the whole tensors, which `fully_reshardable` (docs/checkpoints.md) writes for the
     optimizer too. Parameter groups are made by this layout, because whether experts have an optimizer of their own
-    depends on it, and only their step count and Adam's constants are the checkpoint's.
+    depends on it, and only their step count is the checkpoint's.
 
     Args:
         seed: the run's seed. With the number of updates it gives the new random states, as a start does: ranks that

@@ -78,15 +78,17 @@ def _replace_results_queue(results: Any) -> Iterator[None]:
 
 
 def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
-    """Restores the whole state exactly, in the layout that wrote it. A collective.
+    """Restores the whole state exactly, in the layout that wrote it, except for Adam's settings. A collective.
 
     Raises:
         UserError: the folder is damaged, or was written by another model or layout.
     """
     state = read(path, state_to_load(chunks, optimizer, scheduler))
     load_chunks(path, chunks, state)
-    for group in param_groups(state["optimizer"]):  # this run's rates, which may differ from the saved ones
+    adam = {name: optimizer.param_groups[0][name] for name in ("betas", "eps")}
+    for group in param_groups(state["optimizer"]):  # this run's settings, which may differ from the saved ones
         group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr  # newer releases match groups by them
+        group.update(adam)
     optimizer.load_state_dict(state["optimizer"])
     load_schedule(scheduler, state["scheduler"])
     random = state["random"]

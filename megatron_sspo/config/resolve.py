@@ -122,13 +122,14 @@ def check_members(value: Any, interface: type, what: str) -> None:
         what: the plug-in, for the message: "the reward 'mine.py:reward'".
 
     Raises:
-        UserError: the object lacks a member, or a method cannot be called as the interface does.
+        UserError: the object lacks a member, one raises when it is looked up, or a method cannot be called as the
+            interface does.
     """
     methods = {name: part for name, part in vars(interface).items() if inspect.isfunction(part) and name[0] != "_"}
     names = [*interface.__annotations__, *methods]
-    missing = [
-        name for name in names if not hasattr(value, name) or (name in methods and not callable(getattr(value, name)))
-    ]
+    with user_code_errors(what):  # a property, or __getattr__
+        members = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    missing = [name for name in names if name not in members or (name in methods and not callable(members[name]))]
     if missing:
         raise UserError(
             f"{what} is built as {describe_value(value)}, which has no {' and no '.join(missing)}: let it return an "
@@ -139,13 +140,24 @@ def check_members(value: Any, interface: type, what: str) -> None:
         keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         given = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         try:
-            _signature(getattr(value, name)).bind(*given, **dict.fromkeys(keywords))
+            _signature(members[name]).bind(*given, **dict.fromkeys(keywords))
         except TypeError as error:
             shown = ", ".join(["self", *given, *(["*", *keywords] if keywords else [])])
             raise UserError(
                 f"{what} is built as {describe_value(value)}, whose {name} cannot be called as it has to be "
                 f"({error}): define it as def {name}({shown})"
             ) from None
+        if _runs_later(members[name]):
+            raise UserError(
+                f"{what} is built as {describe_value(value)}, whose {name} is async or has a yield, so that a call "
+                "would not run it: let it be a plain function that returns its result"
+            )
+
+
+def _runs_later(function: Any) -> bool:
+    """Returns whether a call only makes a coroutine or a generator."""
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_kind(function) for is_kind in kinds)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

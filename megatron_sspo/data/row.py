@@ -20,7 +20,8 @@ class Row:
     """A question with its gold answer, before it is rendered and tokenized."""
 
     id: str  # unique and stable within its source: "gsm8k.jsonl:17"
-    question: str | list[dict[str, str]]  # text, or chat messages of "role" and "content"
+    # text, or chat messages of "role" and "content", and of what else the chat template reads ("tool_calls")
+    question: str | list[dict[str, Any]]
     answer: str  # the gold answer
     demonstration: str = ""  # a worked response, for the warm start
     metadata: Mapping[str, Any] = field(default_factory=dict)  # all other fields of the record
@@ -125,14 +126,15 @@ def check_row(row: Any, what: str) -> None:
         _check_characters(text, where)
 
 
-def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[dict[str, str]]:
+def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[dict[str, Any]]:
     question = _look_up(record, name, "question", place)
     _check_question(
         question, f"{place}, field {name!r}", "fix the record, or name another field by the option question"
     )
     if isinstance(question, str):
         return question
-    return [{"role": message["role"], "content": message["content"]} for message in question]
+    # a column of messages has null for what only other messages have
+    return [{key: value for key, value in message.items() if value is not None} for message in question]
 
 
 def _check_question(question: Any, where: str, remedy: str) -> None:
@@ -154,6 +156,11 @@ def _check_question(question: Any, where: str, remedy: str) -> None:
         if not well_formed:
             raise UserError(f"{where}: message {number} must be an object with the texts 'role' and 'content'")
         _check_characters(message["role"] + message["content"], where)
+    if question[-1]["role"] == "assistant":
+        raise UserError(
+            f"{where}: the last message is the assistant's, which may be the answer, and the policy would answer after "
+            "it: leave it out of the question"
+        )
 
 
 def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:

@@ -1,7 +1,7 @@
 """Renders a row as the text that the policy continues."""
 
 import string
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Row
@@ -53,15 +53,23 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
         return template.format(question=row.question)
     messages = messages_of(row, system)
     try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # Jinja's errors, and all those of a template's own expressions
         raise UserError(
             f"the tokenizer's chat template rejects {row.id}: {one_line(str(error)) or type(error).__name__}: fix the "
             "row's messages, or the template"
         ) from error
+    for number, message in enumerate(messages, start=1):
+        # templates may shorten earlier turns of the assistant, and may write what tools return in a form of their own
+        if message["role"] not in ("assistant", "tool") and message["content"].strip() not in text:
+            raise UserError(
+                f"the tokenizer's chat template leaves out message {number} of {row.id}, of the role "
+                f"{message['role']!r}: fix the row's messages or prompts.system, or use another template"
+            )
+    return text
 
 
-def messages_of(row: Row, system: str = "") -> list[dict[str, str]]:
+def messages_of(row: Row, system: str = "") -> list[dict[str, Any]]:
     """Returns the chat messages of a row, after the system message if there is one.
 
     Raises:

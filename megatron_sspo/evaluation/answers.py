@@ -5,7 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from megatron_sspo.evaluation.estimate import Estimate, greedy_pass, sampled_avg, sampled_pass
+from megatron_sspo.evaluation.table import MEASURE
 from megatron_sspo.types import RolloutGroup
+
+_OWN = ("format_rate", "reward", "response_tokens", "turns", "truncated")  # metrics of a set that are no pass rates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +88,7 @@ def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> di
     also has `/low` and `/high`, the ends of its 95 % interval over prompts (`estimate`). Greedy answers further give
     `format_rate`, the mean `reward`, the means of the reward's other parts, `response_tokens`, `turns` if any response
     has several, and the share that was `truncated`. A reward without the part "answer" has no pass@1, avg@k or pass@j.
+    A part that has the name of one of these metrics is found as `reward/NAME`.
     """
     first = [answers.answers[0] for answers in greedy]
     parts = sorted({name for answer in first for name in answer.reward})
@@ -98,7 +102,8 @@ def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> di
         if part == "format":
             found["format_rate"] = _mean([value == 1.0 for value in values])
         elif part != "answer":
-            found[part] = _mean(values)
+            is_taken = part in _OWN or MEASURE.fullmatch(part)
+            found[f"reward/{part}" if is_taken else part] = _mean(values)
     found["reward"] = _mean([sum(answer.reward.values()) for answer in first])
     found["response_tokens"] = _mean([answer.tokens for answer in first])
     if any(answer.turns > 1 for answer in first):

@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from megatron_sspo.checkpoint.manifest import read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, State, list_checkpoints, read_checkpoint
 from megatron_sspo.checkpoint.writer import CheckpointWriter
 from megatron_sspo.config.overrides import config_to_json
-from megatron_sspo.config.user_code import call_user_code, metrics_of
+from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.data.tokenizer import load_tokenizer
@@ -42,7 +42,7 @@ from megatron_sspo.processes.console import Display, format_update, pluralize
 from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.processes.stop import Stop
 from megatron_sspo.rollout.cycles import RolloutCycles
-from megatron_sspo.rollout.metrics import reward_metrics
+from megatron_sspo.rollout.metrics import plugin_metrics, reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl
 from megatron_sspo.run import Prompts, Run, WarmStart, check
@@ -122,9 +122,9 @@ class Job:
             **reward_metrics(batch, policy_version=version),
             **(update_metrics(record) if self.is_main else {}),
             **self.cycles.metrics(),
-            **self._plugin_metrics(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
+        row |= self._plugin_metrics(row)
         self._seconds = {}
         if self._records is not None:
             self._records.write_update(row, batch, record)
@@ -264,7 +264,11 @@ class Job:
             (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
         self.prompts.restore(extra["prompts"])
         self.cycles.restore(extra["cycles"])
-        self.state.batches = self.policy.scatter(self.state.batches)
+        batches = self.policy.scatter(self.state.batches)
+        rollouts = [rollout for batch in batches for rollout in rollouts_of(batch)]
+        if self.run.needs_reference and any(rollout.reference_log_probs is None for rollout in rollouts):
+            batches = self.policy.reference_log_probs(batches)  # the cycle was begun by a run that did not need them
+        self.state.batches = batches
         self.checkpoints.newest = self.state.update
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:
@@ -328,14 +332,17 @@ class Job:
 
     # ------------------------------------------------------------------ parts
 
-    def _plugin_metrics(self) -> dict[str, float]:
+    def _plugin_metrics(self, row: Mapping[str, float]) -> dict[str, float]:
         """Returns the plug-ins' own metrics for this rank's share of the rollouts, such as why programs failed."""
         kind = "agent" if self.run.rollouts.agent else "environment"
-        return {
-            **metrics_of(self.engine, "the engine"),
-            **metrics_of(self.reward, "the reward", prefix="reward/"),
-            **metrics_of(self.environment, f"the {kind}", prefix=f"{kind}/"),
-        }
+        return plugin_metrics(
+            row,
+            [
+                (self.engine, "the engine", ""),
+                (self.reward, "the reward", "reward/"),
+                (self.environment, f"the {kind}", f"{kind}/"),
+            ],
+        )
 
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.state.update % every == 0

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, replace
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.types import RolloutGroup
+
+PART = "overlong"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,16 @@ class Overlong:
         return -self.penalty * min(1.0, max(0.0, beyond / self.buffer))
 
     def add(self, group: RolloutGroup) -> RolloutGroup:
-        """Returns the group with the part "overlong" added to every reward."""
-        parts = [{**rollout.reward_parts, "overlong": self(len(rollout.tokens))} for rollout in group.rollouts]
+        """Returns the group with the part "overlong" added to every reward.
+
+        Raises:
+            UserError: a reward has a part of that name already.
+        """
+        if any(PART in rollout.reward_parts for rollout in group.rollouts):
+            raise UserError(
+                f"the reward has a part {PART!r}, and rollouts.overlong_buffer, which is above 0, adds one of that "
+                "name: give the part another name, or set rollouts.overlong_buffer to 0"
+            )
+        parts = [{**rollout.reward_parts, PART: self(len(rollout.tokens))} for rollout in group.rollouts]
         pairs = zip(group.rollouts, parts, strict=True)
         return replace(group, rollouts=[replace(rollout, reward_parts=part) for rollout, part in pairs])

@@ -10,6 +10,7 @@ from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, check_members, resolve
 from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
 from megatron_sspo.errors import UserError
+from megatron_sspo.reward.part_names import check_part_names
 from megatron_sspo.types import Prompt
 
 
@@ -89,6 +90,7 @@ def _checked_parts(parts: Any, prompt: Prompt, what: str) -> dict[str, float]:
             f"{what} gave {describe_value(parts)} for a response to prompt {prompt.id!r}: it must give a dict of "
             'numbers by name, such as {"answer": 1.0}'
         )
+    check_part_names(parts, what)
     found: dict[str, float] = {}
     for name, value in parts.items():
         try:

@@ -1,9 +1,12 @@
-"""Computes the numbers of rewards, lengths and staleness in metrics.jsonl."""
+"""Computes the numbers of rewards, lengths and staleness in metrics.jsonl, and adds those of plug-ins."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
+from megatron_sspo.config.user_code import metrics_of
+from megatron_sspo.errors import UserError
 from megatron_sspo.types import RolloutGroup, rollouts_of
 
 
@@ -32,6 +35,28 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
         / max(1, sum(r.num_response_tokens for r in rollouts)),
         "rollout/staleness_max": float(max(policy_version - rollout.policy_version for rollout in rollouts)),
     }
+
+
+def plugin_metrics(row: Mapping[str, float], parts: Sequence[tuple[Any, str, str]]) -> dict[str, float]:
+    """Returns the numbers of plug-ins' `metrics`.
+
+    Args:
+        row: the run's own numbers, none of which a plug-in may replace.
+        parts: for each plug-in its object, its kind for messages ("the reward"), and the beginning of its names.
+
+    Raises:
+        UserError: `metrics` raises, does not return numbers by name, or has a name that is in use already.
+    """
+    found: dict[str, float] = {}
+    for part, what, prefix in parts:
+        given = metrics_of(part, what, prefix=prefix)
+        if twice := next((name for name in given if name in row or name in found), None):
+            raise UserError(
+                f"{what}'s metrics returned {twice.removeprefix(prefix)!r}, and the run has a number {twice} already: "
+                "give it another name"
+            )
+        found |= given
+    return found
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,6 +1,6 @@
 """Checks before a run is resumed: its checkpoint, its metrics, and how its configuration has changed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,12 @@ from megatron_sspo.checkpoint.state import LOOP_STATE, read_checkpoint
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
+from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.processes import agree, local
+from megatron_sspo.processes.console import pluralize
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.run_folder import metrics_files
+from megatron_sspo.types import Batch, rollouts_of
 from megatron_sspo.weights.family import load_family
 
 _LAYOUT = "the layout is "
@@ -59,6 +62,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
             f"num_updates is {run.num_updates}, but {folder} was already trained for {state.update} updates: raise "
             "num_updates, or start a new run"
         )
+    _check_batches(run, state.batches, checkpoint)
     _check_model(run, manifest, checkpoint)
     _check_architecture(Path(run.model.path), checkpoint)
     _check_layout(run, manifest, checkpoint)
@@ -121,6 +125,17 @@ def _layout(run: Mapping[str, Any]) -> Parallel:
             f"the layout that the checkpoint was written in cannot be read ({error}): resume from an older checkpoint"
         ) from error
     return found
+
+
+def _check_batches(run: Run, batches: Sequence[Batch], checkpoint: Path) -> None:
+    """Checks that the batches that are left of a cycle have what the objective needs and cannot be computed later."""
+    rollouts = [rollout for batch in batches for rollout in rollouts_of(batch)]
+    if "old_entropy" in needs_of(run.objective) and any(rollout.old_entropy is None for rollout in rollouts):
+        raise UserError(
+            f"objective needs old_entropy, and {checkpoint} has {pluralize(len(batches), 'batch', 'es')} without it, "
+            "of a cycle that was begun for another objective: resume with that one until the cycle ends (num_updates), "
+            "or from a checkpoint at the end of a cycle"
+        )
 
 
 def _check_model(run: Run, manifest: Manifest, checkpoint: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,8 @@ def prepare(
                 f"--set {name} is given with --vary {replaced}, whose values replace it in every run: leave one "
                 "of them out"
             )
+    if start_from:
+        _check_start_from_sets_alone({"--set": assignments, "--vary": vary})
     num_runs = seeds * math.prod(len(values) for _, values in found)
     if num_runs > _MAX_RUNS:
         raise UserError(f"the sweep has {num_runs:,} runs, more than {_MAX_RUNS:,}: give fewer values or --seeds")
@@ -72,6 +74,14 @@ def prepare(
     new = Sweep(recipe=absolute_name(recipe), assignments=assignments, run=config_to_json(base))
     sweep = load_existing_or_new(folder, new).extended(dict(found), seeds)
     return Prepared(folder, sweep, _checked_runs(folder, sweep))
+
+
+def _check_start_from_sets_alone(given: Mapping[str, Sequence[str]]) -> None:
+    """Raises UserError if an option sets the model too, as `start_from_overrides` does: one of them would be lost."""
+    for option, texts in given.items():
+        for name in (text.partition("=")[0].strip() for text in texts):
+            if name in ("model.path", "model.init"):
+                raise UserError(f"{option} {name} is given with --start-from, which sets it too: leave one of them out")
 
 
 def _start_from_overrides_of_seeds(folder: Path, seeds: int) -> list[str]:

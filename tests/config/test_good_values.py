@@ -19,6 +19,7 @@ GOOD = {
     "name='größe 2'": "größe 2",
     "output=Path('runs')": "runs",
     "output='~/runs'": str(Path.home() / "runs"),
+    "output='~'": str(Path.home()),
     "output='a~/runs'": "a~/runs",
     "reward_options=types.MappingProxyType({'exact': True})": {"exact": True},
     "reward_options={'a': [1, (2.5, None)], 'b': Path('x')}": {"a": [1, (2.5, None)], "b": Path("x")},

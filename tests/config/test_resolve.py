@@ -187,6 +187,24 @@ def test_an_object_without_the_members_of_its_interface(interface: type, value: 
     assert message in str(caught.value)
 
 
+def test_a_method_that_a_call_would_not_run_is_refused() -> None:
+    async def close(self) -> None: ...
+
+    def score(self, prompts, responses):
+        yield {}
+
+    for own in (members(score=lambda self, prompts, responses: [], close=close), members(score=score, close=print)):
+        with pytest.raises(UserError, match=r"whose (close|score) is async or has a yield, so that a call would not"):
+            check_members(own, Reward, "x")
+
+
+def test_a_property_that_raises_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("class Own:\n    @property\n    def score(self):\n        raise RuntimeError('no')\n")
+    with pytest.raises(UserError, match=r"own.py, line 4 .*: RuntimeError: no$"):
+        check_members(load_file(path).Own(), Reward, "x")
+
+
 def test_an_object_may_have_other_names_and_more_parameters() -> None:
     own = members(score=staticmethod(lambda a, b, c=0: []), close=lambda self, *more: None)
     check_members(own, Reward, "x")

@@ -38,6 +38,13 @@ def test_jsonl(tmp_path) -> None:
     ]
 
 
+def test_messages_keep_what_else_a_chat_template_may_read(tmp_path) -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
+    given = [*MESSAGES, call, {"role": "tool", "content": "2", "name": None}]
+    (row,) = jsonl.rows(write_jsonl(tmp_path / "x.jsonl", {"question": given, "answer": "2"}))
+    assert row.question == [*MESSAGES, call, {"role": "tool", "content": "2"}]
+
+
 def test_jsonl_with_renamed_and_nested_fields_and_a_mark(tmp_path) -> None:
     record = {"q": "é?", "reward_model": {"truth": "so #### 1 #### 1,234 "}, "solution": "<think>", "answer": None}
     path = write_jsonl(tmp_path / "x.jsonl", record)
@@ -65,6 +72,7 @@ MALFORMED = [
     ({"question": [], "answer": "2"}, {}, "question", "empty list"),
     ({"question": ["hi"], "answer": "2"}, {}, "question", "message 1"),
     ({"question": [*MESSAGES, {"role": "user"}], "answer": "2"}, {}, "question", "message 3"),
+    ({"question": [*MESSAGES, {"role": "assistant", "content": "2"}], "answer": "2"}, {}, "question", "assistant's"),
     ({"question": "1+1?", "answer": None}, {}, "answer", "null"),
     ({"question": "1+1?", "answer": ""}, {}, "answer", "empty"),
     ({"question": "1+1?", "answer": True}, {}, "answer", "of type bool"),

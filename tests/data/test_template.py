@@ -62,6 +62,25 @@ def test_a_chat_template_that_raises(template: str) -> None:
         TurnTemplate(char_tokenizer(chat_template=template))
 
 
+@pytest.mark.parametrize(
+    ("template", "system", "left_out"),
+    [
+        ("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}", "S", "1 .*'system'"),
+        ("{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}", "", "1 .*'user'"),
+    ],
+)
+def test_a_chat_template_that_leaves_out_a_message(template: str, system: str, left_out: str) -> None:
+    with pytest.raises(UserError, match=f"chat template leaves out message {left_out}"):
+        render(ROW, char_tokenizer(chat_template=template), "chat", system)
+
+
+def test_a_chat_template_may_strip_and_reads_what_else_a_message_has() -> None:
+    template = "{% for m in messages %}{{ m.content.strip() }}{{ m.tool_calls }};{% endfor %}"
+    question = [{"role": "user", "content": " Q "}, {"role": "assistant", "content": "", "tool_calls": [1]}]
+    row = Row(id="x:4", question=[*question, {"role": "tool", "content": "R"}], answer="2")
+    assert render(row, char_tokenizer(chat_template=template), "chat") == "Q;[1];R;"
+
+
 def test_a_chat_template_without_a_message_in_its_error() -> None:
     with pytest.raises(UserError, match=r"chat template rejects x:1: MemoryError: fix"):
         render(ROW, char_tokenizer(chat_template="{{ 'a' * 10 ** 17 }}"), "chat")

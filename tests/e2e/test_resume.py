@@ -95,3 +95,12 @@ def test_continues_on_another_number_of_processes(whole_run, workshop) -> None:
     assert expected[3]["rollout/staleness"] == 1  # the batch of update 4 is in the checkpoint
     for name in ("reward/mean", "policy/loss", "policy/grad_norm", "policy/learning_rate"):
         assert found[3][name] == pytest.approx(expected[3][name], rel=1e-4, abs=1e-6), name
+
+
+def test_a_penalty_that_begins_within_a_cycle(workshop) -> None:
+    """The batches of that cycle have no log-probs of the reference policy yet."""
+    recipe, run = f"{workshop.recipe}:bare", workshop.folder / "run"
+    assert workshop.run("train", recipe, "--set", "num_updates=1").returncode == 0
+    sets = ("--set", "num_updates=2", "--set", "penalties.kl_coef=0.5")
+    done = workshop.run("train", recipe, *sets, "--resume", str(run))
+    assert done.returncode == 0, done.stderr

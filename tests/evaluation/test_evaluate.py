@@ -45,7 +45,7 @@ class Reward:
 
     def score(self, prompts, responses):
         scores = [{"answer": float("1" in r), "format": float("!" in r), "style": 0.25} for r in responses]
-        return [{part: score[part] for part in self.parts} for score in scores]
+        return [{part: score.get(part, 0.5) for part in self.parts} for score in scores]
 
     def close(self) -> None:
         pass
@@ -100,6 +100,14 @@ def test_without_samples_only_greedy_answers_are_generated() -> None:
 def test_a_reward_without_an_answer_part_has_no_pass_rate() -> None:
     metrics, _ = answer(Script(), Reward("style"), samples=2)
     assert set(metrics) == {"style", "reward", "response_tokens", "truncated"}
+
+
+def test_parts_that_have_the_names_of_metrics_keep_their_values() -> None:
+    metrics, _ = answer(Script(), Reward("reward", "style", "truncated", "pass@1"))
+    plain, _ = answer(Script(), Reward("style"))
+    assert metrics["truncated"] == plain["truncated"] and metrics["style"] == plain["style"]
+    taken = {name for name in metrics if name.startswith("reward/")}
+    assert taken == {"reward/reward", "reward/truncated", "reward/pass@1"} and "pass@1" not in metrics
 
 
 def test_answered_prompts_are_not_answered_again() -> None:

@@ -1,6 +1,12 @@
 """The paper's table."""
 
+import json
+from dataclasses import asdict
+
+import pytest
+
 from megatron_sspo.evaluation.answers import Answer, Answers, compute_metrics
+from megatron_sspo.evaluation.command import print_table
 from megatron_sspo.evaluation.table import Result, before_and_after, markdown, paper_table
 
 
@@ -61,3 +67,13 @@ def test_before_and_after_a_run() -> None:
         ("pass@1", "0.250 (0.046-0.699)", "0.750 (0.301-0.954)"),
         ("format_rate", "1.000", "1.000"),
     ]
+
+
+def test_a_folder_with_an_equals_sign_in_its_name(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "sweep-objective=sspo,seed=0"  # the evaluation of a sweep's run
+    folder.mkdir()
+    content = {"model": "own", "sets": {name: {**m, "title": name} for name, m in asdict(BASE)["sets"].items()}}
+    (folder / "results.json").write_text(json.dumps(content))
+    print_table([folder.name, f"renamed={folder.name}"])
+    assert [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]] == ["own", "renamed"]

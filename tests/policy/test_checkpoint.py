@@ -61,6 +61,13 @@ def test_resumes_to_the_bit_with_padded_buckets(make, folders, batches, tmp_path
     resume.save_and_resume(folders["dense"], batch, tmp_path, lambda folder: make(folder, ddp=ddp), in_background=False)
 
 
+def test_a_resumed_run_takes_adams_settings_from_its_configuration(make, folders, saved):
+    checkpoint = saved("dense")
+    policy = make(folders["dense"], optimizer=replace(resume.OPTIMIZER, beta1=0.5, beta2=0.6, eps=0.1))
+    policy.load(checkpoint)
+    assert {(tuple(g["betas"]), g["eps"]) for g in policy.optimizer.param_groups} == {((0.5, 0.6), 0.1)}
+
+
 def test_killed_writer_raises_a_user_error(make, folders, batches, tmp_path, monkeypatch):
     monkeypatch.setattr(ResultQueue, "put", lambda *_: time.sleep(600))  # the writer cannot finish before it is killed
     policy = make(folders["dense"])

@@ -11,6 +11,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.advantages import with_advantages
 from megatron_sspo.rollout.collect import collect, start_generation
 from megatron_sspo.rollout.engine import BatchedGeneration, NeedsWeights
+from megatron_sspo.rollout.metrics import plugin_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 
@@ -93,6 +94,29 @@ def test_no_prompts_give_no_groups() -> None:
 def test_a_nan_reward_is_an_error_that_names_the_prompt() -> None:
     with pytest.raises(UserError, match="prompt 'b' is nan"):
         collected("abc", scripted(lambda prompt, index: "?" if prompt.id == "b" and index else "x"))
+
+
+@pytest.mark.parametrize("name", ["", " a", "a\n", "\ud800", "mean", "zero_variance_groups", "x" * 201])
+def test_a_part_that_cannot_be_a_metric_is_an_error(name) -> None:
+    class Named(Length):
+        def score(self, prompts, responses):
+            return [{name: 1.0} for _ in responses]
+
+    pending = start_generation(scripted(), prompts("a"), Sampling(), group_size=1, seed=0)
+    with pytest.raises(UserError, match=r"^Named\.score gave a part of the reward with the name "):
+        collect(pending, Named(), sync=no_sync)
+
+
+@pytest.mark.parametrize(("prefix", "name"), [("reward/", "mean"), ("", "update"), ("", "reward/own")])
+def test_a_plug_in_cannot_replace_a_metric(prefix, name) -> None:
+    class Counting:
+        def metrics(self):
+            return {name: 1.0}
+
+    parts = [(Length(), "the engine", ""), (Counting(), "the reward", prefix)]
+    assert plugin_metrics({"update": 1, "reward/mean": 0.5}, [(Counting(), "the reward", "x/")]) == {f"x/{name}": 1.0}
+    with pytest.raises(UserError, match=f"^the reward's metrics returned '{name}', and the run has a number"):
+        plugin_metrics({"update": 1, "reward/mean": 0.5, "reward/own": 0.0}, parts)
 
 
 def share(rank: int, world_size: int, path: str) -> None:

@@ -193,6 +193,16 @@ def test_a_resumed_run_restarts_pending_prompts():
     assert expected[1][0] == 1, "what was given up is begun again"
 
 
+def test_a_run_that_is_resumed_with_cycles_of_another_size_loses_no_prompt():
+    source = cycles(make_run(max_staleness=2), Servers())
+    assert ids(source.next(0)) == [0, 1, 2, 3]
+    restored = stream()
+    restored.restore(source._prompts.state())
+    again = cycles(make_run(mu=3), Servers(), restored)
+    again.restore(source.state())
+    assert ids(again.next(2)) == [4, 5, 6, 7, 8, 9]
+
+
 @pytest.mark.parametrize(
     "damage", [{}, {"begun": 5, "given_up": []}, {"begun": [["x"]], "given_up": []}, {"begun": []}]
 )
@@ -217,3 +227,11 @@ def test_responses_near_the_limit_are_penalized():
     groups = cycles(run, Servers()).next(0)
     assert [r.reward for r in groups[0].rollouts] == [1.0, 1.5, 2.0]
     assert [r.reward_parts["overlong"] for r in groups[0].rollouts] == [0.0, -0.5, -1.0]
+
+
+def test_a_reward_with_a_part_of_the_penaltys_name_is_refused():
+    overlong = Overlong(max_tokens=100, buffer=20, penalty=0.5)
+    (group, *_) = cycles(make_run(), Servers()).next(0)
+    own = replace(group, rollouts=[replace(r, reward_parts={"overlong": 1.0}) for r in group.rollouts])
+    with pytest.raises(UserError, match=r"^the reward has a part 'overlong', and rollouts.overlong_buffer"):
+        overlong.add(own)

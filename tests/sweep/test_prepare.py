@@ -75,6 +75,14 @@ def test_starting_from_a_run_or_a_model(tmp_path) -> None:
         assert (run.model.path, run.model.init, run.warm_start) == (str(model), "pretrained", None)
 
 
+@pytest.mark.parametrize("name", ["model.path", "model.init"])
+def test_what_a_start_folder_sets_cannot_be_set_too(tmp_path, name) -> None:
+    given = {"output": tmp_path / "sweep", "start_from": tmp_path}
+    for option, sets, vary in (("--set", [f"{name}=x"], VARY), ("--vary", [], [f"{name}=[x]"])):
+        with pytest.raises(UserError, match=f"^{option} {name} is given with --start-from, which sets it too"):
+            prepare(RECIPE, sets, vary, 1, **given)
+
+
 def test_runs_of_each_seed_start_from_a_folder_of_their_own(tmp_path) -> None:
     for seed in range(3):
         (tmp_path / f"warm-{seed}" / "model").mkdir(parents=True)
