@@ -49,7 +49,7 @@ from megatron_sspo.run import Prompts, Run, WarmStart, check
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, has_other_layout
-from megatron_sspo.types import Batch
+from megatron_sspo.types import Batch, rollouts_of
 
 
 class Job:
@@ -264,12 +264,15 @@ class Job:
             (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
         self.prompts.restore(extra["prompts"])
         self.cycles.restore(extra["cycles"])
-        batches = self.policy.scatter(self.state.batches)
-        rollouts = [rollout for batch in batches for rollout in rollouts_of(batch)]
-        if self.run.needs_reference and any(rollout.reference_log_probs is None for rollout in rollouts):
-            batches = self.policy.reference_log_probs(batches)  # the cycle was begun by a run that did not need them
-        self.state.batches = batches
+        self.state.batches = self.policy.scatter(self.state.batches)
+        if self.run.needs_reference and agree.run_on_rank_0(self._lacks_reference):
+            self.state.batches = self.policy.reference_log_probs(self.state.batches)
         self.checkpoints.newest = self.state.update
+
+    def _lacks_reference(self) -> bool:
+        """Returns whether the cycle was begun by a run that did not need log π_ref."""
+        rollouts = [rollout for batch in self.state.batches for rollout in rollouts_of(batch)]
+        return any(rollout.reference_log_probs is None for rollout in rollouts)
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:
         """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns the extra state."""
