@@ -115,6 +115,24 @@ def test_parquet(tmp_path) -> None:
     ]
 
 
+def test_narrow_floats_are_the_decimals_that_were_written(tmp_path, monkeypatch) -> None:
+    """A response of 0.1 would never be equal to a gold answer of 0.10000000149011612."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    single, half = pyarrow.float32(), pyarrow.float16()
+    nested = pyarrow.struct([("half", half), ("list", pyarrow.list_(single)), ("text", pyarrow.string())])
+    columns = {
+        "question": pyarrow.array(["a", "b"]),
+        "answer": pyarrow.array([0.1, 1e-30], single),
+        "nested": pyarrow.array([{"half": 0.3, "list": [0.7, None], "text": "x"}, None], nested),
+        "double": pyarrow.array([0.10000000149011612, 0.1]),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "train.parquet")
+    for found in (parquet.rows(tmp_path / "train.parquet"), huggingface.rows(str(tmp_path))):
+        assert [row.answer for row in found] == ["0.1", "1e-30"]
+        assert found[0].metadata["nested"] == {"half": 0.3, "list": [0.7, None], "text": "x"}
+        assert found[0].metadata["double"] == 0.10000000149011612
+
+
 def test_a_malformed_parquet_row_names_file_row_and_column(tmp_path) -> None:
     path = write_parquet(tmp_path / "train.parquet", GOOD, {**GOOD, "answer": None})
     with pytest.raises(UserError) as caught:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Fields, Record, Row, row_from_record
+from megatron_sspo.data.sources import narrow_floats
 from megatron_sspo.errors import UserError
 
 
@@ -59,13 +60,13 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
         raise _unreadable(name, split, config, error) from error
     if columns:
         dataset = dataset.select_columns([column for column in dataset.column_names if column in columns])
-    rows = iter(dataset)
+    read, rows = narrow_floats.reader_of(dataset.features.arrow_schema), iter(dataset)
     for number in range(1, len(dataset) + 1):
         try:
             values = next(rows)
         except Exception as error:  # images and sounds are decoded here
             raise _unreadable(name, split, config, error) from error
-        yield Record(id=f"{name}/{split}:{number}", place=f"{name} ({split}), row {number}", values=values)
+        yield Record(id=f"{name}/{split}:{number}", place=f"{name} ({split}), row {number}", values=read(values))
 
 
 def _unreadable(name: str, split: str, config: str | None, error: Exception) -> UserError:
