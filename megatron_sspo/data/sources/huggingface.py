@@ -1,6 +1,7 @@
 """Datasets of the Hugging Face hub, or local folders that `datasets` can read."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Fields, Record, Row, row_from_record
@@ -60,7 +61,8 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
         raise _unreadable(name, split, config, error) from error
     if columns:
         dataset = dataset.select_columns([column for column in dataset.column_names if column in columns])
-    read, rows = narrow_floats.reader_of(dataset.features.arrow_schema), iter(dataset)
+    read = narrow_floats.reader_of(dataset.features.arrow_schema)
+    rows: Iterator[Any] = iter(dataset)
     for number in range(1, len(dataset) + 1):
         try:
             values = next(rows)
