@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.part_names import check_part_names
 from megatron_sspo.errors import UserError
-from megatron_sspo.reward.part_names import check_part_names
 from megatron_sspo.types import Prompt
 
 Reward = float | Mapping[str, float] | None

@@ -45,7 +45,7 @@ def _as_float(value: Any) -> float:
 def _as_path(value: Any) -> Any:
     """Converts a Path to text, and replaces ~ by the home folder, which a shell does not do within an argument."""
     text = str(value) if isinstance(value, PurePath) else value
-    return os.path.expanduser(text) if isinstance(text, str) and text.startswith("~/") else text
+    return os.path.expanduser(text) if isinstance(text, str) and f"{text}/".startswith("~/") else text
 
 
 def is_utf8_without_nul(text: str) -> bool:

@@ -51,7 +51,7 @@ class PromptStream:
         kept = [row for row in rows if isinstance(row, Row)]
         self._dropped = [row for row in rows if isinstance(row, Dropped)]
         _check_rows(kept, self._dropped)
-        rendered, long = _split_by_length(kept, _render(kept, tokenizer, template, system), max_tokens)
+        rendered, long = _split_by_length(kept, [render(row, tokenizer, template, system) for row in kept], max_tokens)
         if long and overlong == "error":
             raise UserError(
                 f"the prompt of {long[0].id} has {long[0].detail}, too many for max_tokens={max_tokens}: shorten or "
@@ -192,16 +192,6 @@ def _check_rows(rows: Sequence[Row], dropped: Sequence[Dropped]) -> None:
     without = [subset for subset, share in shares.items() if not share]
     if without and any(shares.values()):
         raise UserError(f"the rows of the subset {without[0]!r} have no share, and others have one: give all or none")
-
-
-def _render(rows: Sequence[Row], tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> list[str]:
-    texts = [render(row, tokenizer, template, system) for row in rows]
-    if template == "chat" and len(set(texts)) == 1 < len({str(row.question) for row in rows}):
-        raise UserError(
-            f"the chat template of the tokenizer {tokenizer.name_or_path!r} writes the same text for every question: "
-            "repair the template, or set template to a format string such as '{question}'"
-        )
-    return texts
 
 
 def _split_by_length(

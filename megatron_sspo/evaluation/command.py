@@ -98,14 +98,15 @@ def print_table(folders: Sequence[str]) -> None:
     """Prints the paper's table of evaluations in Markdown; the first evaluation is the base of comparison.
 
     Args:
-        folders: folders of evaluations, each as `folder` or, to rename its model, as `name=folder`.
+        folders: folders of evaluations, each as `folder` or, to rename its model, as `name=folder`. The runs of a sweep
+            have `=` in their names, so a text that is an existing folder has no name before it.
 
     Raises:
         UserError: a folder has no results.
     """
     results = []
     for text in folders:
-        name, equals, folder = text.partition("=")
+        name, equals, folder = ("", "", text) if Path(text).is_dir() else text.partition("=")
         result = read_result(Path(folder if equals else text))
         results.append(replace(result, model=name) if equals else result)
     print(markdown(*paper_table(results)), end="")

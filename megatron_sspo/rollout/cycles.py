@@ -86,6 +86,8 @@ class RolloutCycles:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Schedules the prompts of a `state` again, in the same order.
 
+        If cycles have had another size, all of these prompts come first in the next cycles.
+
         Raises:
             UserError: the state is damaged.
         """
@@ -97,6 +99,9 @@ class RolloutCycles:
                 f"the cycles cannot be resumed: the checkpoint's prompts that were begun are damaged ({error!r}): "
                 "resume from another checkpoint"
             ) from error
+        if any(len(prompts) != self._num_begun(self._num_groups) for prompts in self._restored):
+            self._cancelled = [*(prompt for prompts in self._restored for prompt in prompts), *self._cancelled]
+            self._restored.clear()
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the last cycle."""
@@ -116,9 +121,13 @@ class RolloutCycles:
 
     def _draw(self, missing: int | None = None) -> list[Prompt]:
         """Draws prompts for `missing` groups (None: a whole cycle), and further ones for oversampling."""
-        count = math.ceil((self._num_groups if missing is None else missing) * self._run.rollouts.oversampling)
+        count = self._num_begun(self._num_groups if missing is None else missing)
         first, self._cancelled = self._cancelled[:count], self._cancelled[count:]
         return first + self._prompts.take(count - len(first))
+
+    def _num_begun(self, num_groups: int) -> int:
+        """Returns the number of prompts that are begun for so many groups."""
+        return math.ceil(num_groups * self._run.rollouts.oversampling)
 
     def _gather(self, cycle: PendingGeneration, update: int) -> list[RolloutGroup]:
         """Returns the groups to train on; if refills are allowed, groups with differing rewards come first."""

@@ -167,14 +167,6 @@ def test_rows_of_one_subset_have_one_share(shares, message) -> None:
             PromptStream(apart, char_tokenizer(), template="{question}", max_tokens=8, seed=0)
 
 
-def test_a_chat_template_that_leaves_out_the_question() -> None:
-    rows = [Row(id=id, question=id, answer="1") for id in "ab"]
-    tokenizer = char_tokenizer(chat_template="solve it")
-    with pytest.raises(UserError, match="writes the same text for every question"):
-        PromptStream(rows, tokenizer, template="chat", max_tokens=64, seed=0)
-    PromptStream(rows[:1], tokenizer, template="chat", max_tokens=64, seed=0)
-
-
 def test_a_template_error_is_found_at_construction() -> None:
     with pytest.raises(UserError, match="unknown field"):
         stream(template="{query}")
