@@ -64,8 +64,8 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
         if message["role"] not in ("assistant", "tool") and message["content"].strip() not in text:
             raise UserError(
                 f"the tokenizer's chat template leaves out message {number} of {row.id}, of the role "
-                f"{message['role']!r}: fix the row's messages or prompts.system, repair the template, or set template to "
-                "a format string such as '{question}'"
+                f"{message['role']!r}: fix the row's messages or prompts.system, repair the template, or set template "
+                "to a format string such as '{question}'"
             )
     return text
 
