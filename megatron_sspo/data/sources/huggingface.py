@@ -1,7 +1,6 @@
 """Datasets of the Hugging Face hub, or local folders that `datasets` can read."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Fields, Record, Row, row_from_record
@@ -62,7 +61,7 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
     if columns:
         dataset = dataset.select_columns([column for column in dataset.column_names if column in columns])
     read = narrow_floats.reader_of(dataset.features.arrow_schema)
-    rows: Iterator[Any] = iter(dataset)
+    rows = iter(dataset)
     for number in range(1, len(dataset) + 1):
         try:
             values = next(rows)

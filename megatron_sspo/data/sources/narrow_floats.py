@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 
-def reader_of(schema: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+def reader_of(schema: Any) -> Callable[[Any], Mapping[str, Any]]:
     """Returns a function that replaces the narrow floats of a row, in nested records and lists too.
 
     Args:
