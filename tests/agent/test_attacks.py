@@ -211,10 +211,10 @@ def test_thousands_of_special_tokens_are_searched_for_in_linear_time() -> None:
     found = tokenizer(knows_all=True)
     found.add_tokens([AddedToken(f"<|{n}|>", special=True) for n in range(4000)], special_tokens=True)
     template = ChatTemplate(found)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(Refusal):
-        template.prompt([Message("user", "<|" * 50_000 + "<|3999|>")], [], max_tokens=2000)
-    assert time.perf_counter() - began < 5.0
+        template.prompt([Message("user", "<|" * 400_000 + "<|3999|>")], [], max_tokens=40_000)
+    assert time.process_time() - began < 10  # 27 s by trying each token at each place
 
 
 def test_a_user_that_imitates_a_tool_does_not_continue_the_tools_conversation() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.chat import ChatRequest, Completion
 from megatron_sspo.rollout.agents.messages import Message, Refusal
-from megatron_sspo.rollout.agents.template import ChatTemplate, special_tokens
+from megatron_sspo.rollout.agents.template import ChatTemplate
 from megatron_sspo.rollout.agents.tree import Sampled, Tree, Turn
 from megatron_sspo.types import Endpoint
 
@@ -158,7 +158,7 @@ class Session:
         """Returns the message of a turn, and the client's string that ended it."""
         text = self.last_text = self._decode(sampled.tokens)
         if self._sampler.reads_special_tokens:
-            has_end = sampled.finish_reason == "stop" and sampled.tokens[-1] in special_tokens(self._tokenizer)
+            has_end = sampled.finish_reason == "stop" and sampled.tokens[-1] in self._template.special_tokens
             text = self._decode(sampled.tokens[: len(sampled.tokens) - has_end], skip_special_tokens=False)
         text, stop = _split(text, request.stop)
         if request.required_form is not None:

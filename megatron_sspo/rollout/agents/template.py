@@ -21,6 +21,10 @@ class ChatTemplate:
     Args:
         tokenizer: the model's tokenizer.
 
+    Attributes:
+        first_token: the token with which every conversation begins.
+        special_tokens: id -> text of the tokenizer's special tokens.
+
     Raises:
         UserError: the template rejects a conversation of one message.
     """
@@ -28,7 +32,8 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.first_token = self._first_token()
-        self._special = set(special_tokens(tokenizer).values())
+        self.special_tokens = _special_tokens(tokenizer)
+        self._special = set(self.special_tokens.values())
         self._control = re.compile(_pattern(self._special | self._separators()) or r"(?!)")
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, max_tokens: int) -> list[int]:
@@ -136,7 +141,7 @@ class ChatTemplate:
         return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][0]
 
 
-def special_tokens(tokenizer: Any) -> dict[int, str]:
+def _special_tokens(tokenizer: Any) -> dict[int, str]:
     """Returns id -> text of a tokenizer's special tokens. `all_special_tokens` has those with a role alone.
 
     Of Llama's, for example, it lacks `<|start_header_id|>`.
