@@ -1,6 +1,6 @@
 """Measures a trainer process on one GPU: the output layer, shared prompts, and whole updates of two models.
 
-    python benchmarks/on_gpu.py                  # all three, some two minutes
+    python benchmarks/on_gpu.py                  # all three, some three minutes
     python benchmarks/on_gpu.py --only updates --pairs 5
 
 Everything is bfloat16. Times are seconds between synchronizations, medians of `--pairs` repetitions; where two variants
@@ -10,6 +10,7 @@ the output layer without what existed before. The models have Qwen3's widths and
 
 import argparse
 import gc
+import itertools
 import json
 import statistics
 import tempfile
@@ -49,6 +50,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TOKENS = 16_384  # of a microbatch
 SHAPES = ("8,256,128", "8,512,512", "16,1024,256", "2,200,4096")  # G, P, R, as in benchmarks/shared_prompts.py
+BATCH_TOKENS = 4 * TOKENS  # of separate rows, in the larger batches of shared prompts
 HEAD_TOKENS = 4096
 PEAK_FLOPS = 989e12  # of an H100 or H200 in bfloat16, without sparsity
 LOGITS = {name: log_probs.FROM_LOGITS[name] for name in ("ours", "naive log_softmax", "megatron (no entropy)")}
@@ -171,14 +173,17 @@ def write_model(kind: str, folder: Path) -> Path:
 
 
 def measure_shared_prompts(kind: str, model: Path, pairs: int) -> None:
-    """Prints the time of forward and backward with separate and with shared prompts."""
+    """Prints the time of forward and backward with separate and with shared prompts, of one group and of many."""
     policies = {s: Policy(make_run(model, share=s, prompt=256, response=128), model, DEVICE) for s in (False, True)}
     print(f"\nshared prompts, {kind}{policies[True].kernels and ': '}{policies[True].kernels}")
-    print("| G, P, R | tokens | separate, ms | shared, ms | ratio | separate, GB | shared, GB |")
-    print("|---|---|---|---|---|---|---|")
-    for shape in SHAPES:
+    print("| G, P, R | groups | tokens | separate, ms | shared, ms | ratio | separate, GB | shared, GB |")
+    print("|---|---|---|---|---|---|---|---|")
+    for shape, is_full in itertools.product(SHAPES, (False, True)):
         responses, prompt, length = map(int, shape.split(","))
-        batch = shared_prompts.make_batch(responses, prompt, length)
+        groups = max(1, BATCH_TOKENS // (responses * (prompt + length))) if is_full else 1
+        batch = [
+            group for seed in range(groups) for group in shared_prompts.make_batch(responses, prompt, length, seed)
+        ]
 
         def work(share: bool, batch: Any = batch) -> None:
             policies[share].gradient(batch, sspo())
@@ -188,7 +193,7 @@ def measure_shared_prompts(kind: str, model: Path, pairs: int) -> None:
         separate, shared = (1e3 * statistics.median(column) for column in zip(*times, strict=True))
         tokens = responses * (prompt + length) / (prompt - 1 + responses * (1 + length))
         ratio = statistics.median(a / b for a, b in times)
-        cells = [shape, f"{tokens:.2f}", f"{separate:.1f}", f"{shared:.1f}", f"{ratio:.2f}"]
+        cells = [shape, str(groups), f"{tokens:.2f}", f"{separate:.1f}", f"{shared:.1f}", f"{ratio:.2f}"]
         print(f"| {' | '.join([*cells, *(f'{peak:.2f}' for peak in peaks)])} |", flush=True)
 
 

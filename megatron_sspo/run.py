@@ -206,7 +206,8 @@ class Run:
     correction: Correction = field(default_factory=Correction)  # of the mismatch between trainer and engine
     updates_per_sync: Count = 2  # the paper's μ: optimizer steps between two syncs of the engine's weights
     tokens_per_microbatch: Count = 16384  # the largest number of tokens of a forward pass, prompts included
-    # whether the responses of a group share their prompt in a forward pass; None: on a CPU, unless routers have losses
+    # whether the responses of a group share their prompt in a forward pass; None: on a CPU, and with Transformer Engine
+    # without context parallelism, unless routers have losses
     share_prompts: bool | None = None
     routing_replay: Literal["none", "R2", "R3"] = "none"  # replays the experts of π_old's pass (R2), the engine (R3)
     optimizer: Optimizer = Optimizer()  # of the updates

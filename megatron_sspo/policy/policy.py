@@ -26,7 +26,7 @@ from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
 from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
 from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_plan
-from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels
+from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels, multiply_experts_at_once
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import Batch, RolloutGroup
@@ -80,6 +80,7 @@ class Policy:
         self.ddp = ddp_config(run.ddp, run.parallel)
         with model_errors(run.ddp, "ddp"):
             self.chunks = wrap_in_ddp(self.transformer, self.ddp, chunks)
+        multiply_experts_at_once(self.transformer)
         self.kernels = describe_kernels(self.transformer, self.ddp)
         if share_prompts and (reason := refusal_of_any_rank(chunks, device)):
             share_prompts = False

@@ -178,6 +178,26 @@ def test_the_users_fields_win(without_checks):
     assert not transformer(routing_replay=True).moe_router_fusion
 
 
+@pytest.mark.parametrize(
+    ("is_grouped", "capability", "given", "expected"),
+    [
+        (True, (9, 0), None, "1"),
+        (True, (9, 0), "0", "0"),
+        (True, (10, 0), None, "1"),
+        (False, (9, 0), None, None),
+    ],
+)
+def test_experts_are_multiplied_at_once_on_hopper(without_checks, monkeypatch, is_grouped, capability, given, expected):
+    monkeypatch.setattr(os, "environ", dict(os.environ) | ({} if given is None else {fast_fields._CUTLASS: given}))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    config = transformer("moe" if is_grouped else "dense")
+    config.moe_grouped_gemm = is_grouped
+    fast_fields.multiply_experts_at_once(config)
+    assert os.environ.get(fast_fields._CUTLASS) == expected
+    is_said = "CUTLASS" in fast_fields.describe_kernels(config, ddp_config({}, Parallel()))
+    assert is_said == (expected == "1" and capability == (9, 0))
+
+
 def test_float32_has_no_attention_over_several_context_ranks(without_checks, monkeypatch):
     parallel = Parallel(context=2)
     monkeypatch.setattr(installed, "has_transformer_engine", lambda: False)

@@ -15,6 +15,7 @@ from megatron_sspo.policy import attention
 from megatron_sspo.policy.attention import PackedAttention
 from megatron_sspo.policy.metrics import update_metrics
 from megatron_sspo.policy.policy import Policy
+from megatron_sspo.policy.shared_prompts import rules
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 
 
@@ -98,6 +99,21 @@ def test_on_a_cpu_prompts_are_shared_by_default_but_not_with_losses_of_the_route
     assert max(sharing_of(make_policy(folders["moe"], device, share=None), batch)) == 4
     with_losses = make_policy(folders["moe"], device, share=None, megatron=layouts.AUXILIARY)
     assert max(sharing_of(with_losses, batch)) == 1
+
+
+@pytest.mark.parametrize(
+    ("has_engine", "context", "losses", "expected"),
+    [(True, 1, {}, True), (True, 2, {}, False), (False, 1, {}, False), (True, 1, {"moe_z_loss_coeff": 0.01}, False)],
+)
+def test_on_a_gpu_prompts_are_shared_by_default_where_it_has_been_measured(
+    monkeypatch, has_engine, context, losses, expected
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(rules, "has_transformer_engine", lambda: has_engine)
+    none = {"moe_aux_loss_coeff": 0.0, "moe_z_loss_coeff": None, "num_moe_experts": 8, "context_parallel_size": context}
+    transformer = SimpleNamespace(**none | losses)
+    assert rules.shares_prompts(None, transformer) == expected
+    assert rules.shares_prompts(False, transformer) is False
 
 
 @pytest.mark.parametrize("losses", [{"moe_z_loss_coeff": 0.01}, layouts.AUXILIARY])

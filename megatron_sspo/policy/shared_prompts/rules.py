@@ -4,10 +4,14 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 
 
 def shares_prompts(wanted: bool | None, transformer: TransformerConfig) -> bool:
-    """Returns whether prompts are shared: on a CPU by default, and not together with losses of the routers.
+    """Returns whether prompts are shared, which is never so together with losses of the routers.
+
+    The default is to share them where that has been measured: on a CPU, and on a GPU with Transformer Engine and
+    without context parallelism.
 
     Args:
         wanted: `Run.share_prompts`.
@@ -21,9 +25,10 @@ def shares_prompts(wanted: bool | None, transformer: TransformerConfig) -> bool:
             "megatron.moe_z_loss_coeff), in which a shared prompt would count once instead of once for each response: "
             "leave out share_prompts or the losses"
         )
-    if wanted is None:
-        return not torch.cuda.is_available() and not has_router_losses(transformer)
-    return wanted
+    if wanted is not None:
+        return wanted
+    is_measured = not torch.cuda.is_available() or (has_transformer_engine() and transformer.context_parallel_size == 1)
+    return is_measured and not has_router_losses(transformer)
 
 
 def has_router_losses(transformer: TransformerConfig) -> bool:

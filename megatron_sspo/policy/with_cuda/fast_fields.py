@@ -1,6 +1,7 @@
 """The fields of Megatron's configurations that are on by default where the kernels that they need are installed."""
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,7 @@ _MODEL_FIELDS = (
     "gradient_accumulation_fusion",
 )
 _DDP_FIELDS = ("overlap_grad_reduce", "overlap_param_gather")
+_CUTLASS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
 
 
 def fast_model_fields(architecture: Mapping[str, Any], options: Mapping[str, Any], *, routing_replay: bool) -> dict:
@@ -71,6 +73,17 @@ def fast_ddp_fields(options: Mapping[str, Any], parallel: Parallel) -> dict[str,
     return _known(DistributedDataParallelConfig, {"overlap_grad_reduce": overlaps, "overlap_param_gather": gathers})
 
 
+def multiply_experts_at_once(transformer: TransformerConfig) -> None:
+    """Lets Transformer Engine multiply by the weights of all experts in one kernel of CUTLASS, on Hopper's GPUs.
+
+    By default it starts a kernel of cuBLAS for each expert, and where a rank has many experts the GPU waits for the
+    next one. It reads the variable in every product, ignores it on other GPUs, and takes cuBLAS for what CUTLASS does
+    not have, such as gradients of weights in float32. A variable that is set already keeps its value.
+    """
+    if has_transformer_engine() and transformer.moe_grouped_gemm:
+        os.environ.setdefault(_CUTLASS, "1")
+
+
 def describe_kernels(transformer: TransformerConfig, ddp: DistributedDataParallelConfig) -> str:
     """Returns a line for the start of a run: the kernels, and which fast fields are on; "" without CUDA."""
     if not torch.cuda.is_available():
@@ -82,6 +95,12 @@ def describe_kernels(transformer: TransformerConfig, ddp: DistributedDataParalle
         )
     on = [name for name in _MODEL_FIELDS if getattr(transformer, name, False)]
     on += [name for name in _DDP_FIELDS if getattr(ddp, name, False)]
+    if (
+        os.environ.get(_CUTLASS) == "1"
+        and transformer.moe_grouped_gemm
+        and torch.cuda.get_device_capability() == (9, 0)
+    ):
+        on.append("CUTLASS for all experts at once")
     line = f"Transformer Engine {transformer_engine_version()}, with {', '.join(on) or 'no fused kernels'}"
     if not has_fused_norms():
         line += (
