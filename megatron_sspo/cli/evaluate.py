@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     evaluate_model(
         load_recipe(options.recipe, options.set),
         options.model,
-        names=[name.strip() for name in options.sets.split(",") if name.strip()],
+        names=[name.strip() for name in options.sets.split(",")] if options.sets else [],
         samples=options.samples,
         output=options.output,
         label=options.name,

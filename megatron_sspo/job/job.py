@@ -208,7 +208,8 @@ class Job:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self.display.log_to(self.folder / "log.txt")
                 if self._resumed_from is not None:
-                    for line in changes_of_resumed(read_manifest(self._resumed_from).run, config_to_json(self.run)):
+                    before, now = read_manifest(self._resumed_from).run, config_to_json(self.run)
+                    for line in changes_of_resumed(before, now, batches_left=len(self.state.batches)):
                         self.display.log(f"resumed with another configuration: {line}")
             update = self.state.update if self._resumed_from else None
             self._records = Records(self.run, self.folder, update=update, tokenizer=self.tokenizer)

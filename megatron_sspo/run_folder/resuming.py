@@ -24,6 +24,8 @@ _EFFECTS = {  # of a difference, by the beginning of its line
     "warm_start": "; a run that is resumed has no warm start any more",
 }
 _NO_DIFFERENCE = ("name", "output")  # fields that are not compared, because they only name the folder
+# beginnings of fields by which the batches of a cycle are made, so that another value acts from the next cycle on
+_OF_BATCHES = ("prompts", "rollouts.", "reward", "advantage", "old_policy", "routing_replay", "updates_per_sync")
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     _check_layout(run, manifest, checkpoint)
     metrics_files.check_rows(folder / metrics_files.METRICS, state.update)
     metrics_files.read_complete_rows(folder / metrics_files.EVALUATIONS)
-    return Resumable(extra["prompts"], changes_of_resumed(manifest.run, config_to_json(run)))
+    changes = changes_of_resumed(manifest.run, config_to_json(run), batches_left=len(state.batches))
+    return Resumable(extra["prompts"], changes)
 
 
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
@@ -102,12 +105,20 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{_LAYOUT}{_layout(now).describe()}, and was {_layout(before).describe()}", *other]
 
 
-def changes_of_resumed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of `differences` for a resumed run, with what becomes of the layout and the warm start."""
-    return [
-        line + next((effect for start, effect in _EFFECTS.items() if line.startswith(start)), "")
-        for line in differences(before, now)
-    ]
+def changes_of_resumed(before: Mapping[str, Any], now: Mapping[str, Any], *, batches_left: int) -> list[str]:
+    """Returns the lines of `differences` for a resumed run, with what becomes of the value where that is not plain.
+
+    Args:
+        batches_left: the number of batches of the cycle in which the checkpoint was written.
+    """
+
+    def effect(line: str) -> str:
+        if batches_left and line.startswith(_OF_BATCHES):
+            rollouts = f"the rollouts of {pluralize(batches_left, 'more update')}"
+            return f"; the checkpoint has {rollouts}, which were made with the former value"
+        return next((text for start, text in _EFFECTS.items() if line.startswith(start)), "")
+
+    return [line + effect(line) for line in differences(before, now)]
 
 
 def _layout(run: Mapping[str, Any]) -> Parallel:

@@ -61,10 +61,11 @@ def test_resumes_to_the_bit_with_padded_buckets(make, folders, batches, tmp_path
     resume.save_and_resume(folders["dense"], batch, tmp_path, lambda folder: make(folder, ddp=ddp), in_background=False)
 
 
-def test_a_resumed_run_takes_adams_settings_from_its_configuration(make, folders, saved):
+@pytest.mark.parametrize("is_resharded", [False, True])
+def test_a_resumed_run_takes_adams_settings_from_its_configuration(make, folders, saved, is_resharded):
     checkpoint = saved("dense")
     policy = make(folders["dense"], optimizer=replace(resume.OPTIMIZER, beta1=0.5, beta2=0.6, eps=0.1))
-    policy.load(checkpoint)
+    (policy.load_resharded if is_resharded else policy.load)(checkpoint)
     assert {(tuple(g["betas"]), g["eps"]) for g in policy.optimizer.param_groups} == {((0.5, 0.6), 0.1)}
 
 
