@@ -5,6 +5,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from megatron_sspo.batching.row import Section, pieces_of
 from megatron_sspo.policy.shared_prompts.keys import copied_again_in_backward, take
@@ -117,6 +118,22 @@ def test_copies_are_not_kept_for_the_backward_pass():
     assert gone() is None
     total.backward()
     torch.testing.assert_close(values.grad, expected)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_attention_that_is_computed_again_in_the_backward_pass(use_reentrant):
+    attention, inputs, pieces = with_shared_prompts(Stock)(), row(), pieces_of(ROW, 0, 1)
+
+    def attend(*values):
+        return attention(*values, None, packed_seq_params=SharedSeqParams(pieces=pieces))
+
+    expected = _plain(*inputs, pieces)
+    upstream = torch.randn_like(expected)
+    gradients = torch.autograd.grad(expected, inputs, upstream)
+    found = checkpoint(attend, *inputs, use_reentrant=use_reentrant)
+    found.backward(upstream)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(tuple(values.grad for values in inputs), gradients)
 
 
 def test_the_check_at_the_start_accepts_what_is_right():
