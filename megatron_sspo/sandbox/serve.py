@@ -28,6 +28,7 @@ from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Ses
 
 _LONGEST_BODY = 64 * 1024**2
 _SOCKET_SECONDS = 60.0  # for a client to send its whole request, or to read the answer
+_MOST_AWAITED = 1024  # connections without a request; each has a thread
 _IDLE_SECONDS = 600.0  # an unused session is ended after this time
 MAX_SESSIONS = 256
 _SESSION_PATH = re.compile(r"/sessions/([0-9a-f]{32})")
@@ -86,6 +87,8 @@ class _Awaited:
     """The connections whose next request has not arrived, each with the time at which it is late.
 
     The socket's own limit is for one read, so a client that sends a byte a minute would keep its thread for ever.
+    Anyone can connect without the key, so of too many connections the one that has waited longest is ended; a client
+    that still needs it connects again.
     """
 
     def __init__(self) -> None:
@@ -95,6 +98,10 @@ class _Awaited:
     def add(self, connection: socket.socket) -> None:
         with self._lock:
             self._late_at[connection] = time.monotonic() + _SOCKET_SECONDS
+            if len(self._late_at) > _MOST_AWAITED:
+                longest = next(iter(self._late_at))
+                del self._late_at[longest]
+                _end(longest)
 
     def remove(self, connection: socket.socket) -> None:
         with self._lock:
@@ -104,8 +111,12 @@ class _Awaited:
         with self._lock:
             for connection, late_at in self._late_at.items():
                 if late_at < time.monotonic():
-                    with contextlib.suppress(OSError):  # the client has closed it
-                        connection.shutdown(socket.SHUT_RDWR)
+                    _end(connection)
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the client has closed it
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Sessions:

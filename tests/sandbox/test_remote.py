@@ -247,6 +247,21 @@ def test_a_client_that_never_ends_its_request_is_disconnected(start: str, monkey
                     time.sleep(0.05)
 
 
+def test_of_too_many_connections_the_one_that_has_waited_longest_is_ended(monkeypatch) -> None:
+    monkeypatch.setattr(serve, "_MOST_AWAITED", 4)
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(served(SandboxServer(("127.0.0.1", 0), Sandbox(LIMITS), THE_KEY, 2)))
+        address = url.removeprefix("http://").split(":")
+        idle = [stack.enter_context(socket.create_connection((address[0], int(address[1])))) for _ in range(8)]
+        assert RemoteSandbox(url, THE_KEY).run("print(1)", "", {}).stdout == "1\n"
+        for client in idle[:4]:
+            client.settimeout(20)
+            assert client.recv(1) == b""
+        idle[-1].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            idle[-1].recv(1)
+
+
 def test_closing_an_ended_session_frees_its_place() -> None:
     with served(SandboxServer(("127.0.0.1", 0), Sandbox(LIMITS), THE_KEY, 2, max_sessions=1)) as url:
         remote = RemoteSandbox(url, THE_KEY)
