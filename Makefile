@@ -51,8 +51,8 @@ install-nemo-run: .venv-nemo-run/installed
 
 .venv-nemo-run/installed: setup.py
 	$(PYTHON) -m venv .venv-nemo-run
-	.venv-nemo-run/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
-	.venv-nemo-run/bin/pip install --quiet --disable-pip-version-check nemo-run==0.11.1 'leptonai<0.28'
+	.venv-nemo-run/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps --editable .
+	.venv-nemo-run/bin/pip install --quiet --no-compile --disable-pip-version-check nemo-run==0.11.1 'leptonai<0.28'
 	touch $@
 
 # Installs MkDocs in its own environment. The versions are those of the extra `docs` in setup.py: a strict build depends on them.
@@ -61,34 +61,35 @@ install-docs: .venv-docs/installed
 
 .venv-docs/installed: setup.py
 	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/pip install --quiet --disable-pip-version-check \
+	.venv-docs/bin/pip install --quiet --no-compile --disable-pip-version-check \
 		mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 ruff==0.17.6
 	touch $@
 
 # Installs TRL, verl and verifiers, each in its own environment, because their pins differ. None has Megatron or the trainer's
 # packages: an objective needs torch alone, and an environment no trainer. Of verl's requirements, these are the ones that its
-# actor's loss and engine import.
+# actor's loss and engine import. pip compiles no modules here, nor for NeMo-Run and MkDocs: most of them are never imported, and
+# Python compiles those that are.
 install-integrations: .venv-trl/installed .venv-verl/installed .venv-verifiers/installed
 
 .venv-trl/installed:
 	$(PYTHON) -m venv .venv-trl
-	.venv-trl/bin/pip install --quiet --disable-pip-version-check $(TORCH)
-	.venv-trl/bin/pip install --quiet --disable-pip-version-check trl==1.16.0 transformers==5.23.0 \
+	.venv-trl/bin/pip install --quiet --no-compile --disable-pip-version-check $(TORCH)
+	.venv-trl/bin/pip install --quiet --no-compile --disable-pip-version-check trl==1.16.0 transformers==5.23.0 \
 		pytest pytest-timeout hypothesis
 	touch $@
 
 .venv-verl/installed:
 	$(PYTHON) -m venv .venv-verl
-	.venv-verl/bin/pip install --quiet --disable-pip-version-check $(TORCH)
-	.venv-verl/bin/pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
-	.venv-verl/bin/pip install --quiet --disable-pip-version-check transformers==5.9.0 tensordict==0.10.0 \
+	.venv-verl/bin/pip install --quiet --no-compile --disable-pip-version-check $(TORCH)
+	.venv-verl/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps verl==0.9.1
+	.venv-verl/bin/pip install --quiet --no-compile --disable-pip-version-check transformers==5.9.0 tensordict==0.10.0 \
 		accelerate peft hydra-core==1.3.2 'ray>=2.41' pandas codetiming dill cachetools torchdata datasets pillow pydantic \
 		pytest pytest-timeout hypothesis
 	touch $@
 
 .venv-verifiers/installed:
 	$(PYTHON) -m venv .venv-verifiers
-	.venv-verifiers/bin/pip install --quiet --disable-pip-version-check verifiers==0.4.0
+	.venv-verifiers/bin/pip install --quiet --no-compile --disable-pip-version-check verifiers==0.4.0
 	touch $@
 
 # Builds the documentation site into build/site. A dead link is an error (with --quiet, warnings would not be counted).
