@@ -179,16 +179,20 @@ def test_the_users_fields_win(without_checks):
 
 
 @pytest.mark.parametrize(
-    ("is_grouped", "capability", "given", "expected"),
+    ("version", "is_grouped", "capability", "given", "expected"),
     [
-        (True, (9, 0), None, "1"),
-        (True, (9, 0), "0", "0"),
-        (True, (10, 0), None, "1"),
-        (False, (9, 0), None, None),
+        ("2.17.0", True, (9, 0), None, "1"),
+        ("2.17.0", True, (9, 0), "0", "0"),
+        ("2.20.2", True, (10, 0), None, "1"),
+        ("2.20.2", False, (9, 0), None, None),
+        ("2.16.1", True, (9, 0), None, None),
     ],
 )
-def test_experts_are_multiplied_at_once_on_hopper(without_checks, monkeypatch, is_grouped, capability, given, expected):
+def test_experts_are_multiplied_at_once_on_hopper(
+    without_checks, monkeypatch, version, is_grouped, capability, given, expected
+):
     monkeypatch.setattr(os, "environ", dict(os.environ) | ({} if given is None else {fast_fields._CUTLASS: given}))
+    monkeypatch.setattr(fast_fields, "transformer_engine_version", lambda: version)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     config = transformer("moe" if is_grouped else "dense")
     config.moe_grouped_gemm = is_grouped

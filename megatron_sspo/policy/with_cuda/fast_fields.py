@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.tensor_parallel import layers
 from megatron.core.transformer.transformer_config import TransformerConfig
+from packaging.version import Version
 
 from megatron_sspo.policy.with_cuda.installed import (
     OLDEST_WITH_NORMS,
@@ -31,6 +32,8 @@ _MODEL_FIELDS = (
 )
 _DDP_FIELDS = ("overlap_grad_reduce", "overlap_param_gather")
 _CUTLASS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
+# before, this kernel reads memory that is not there, and the process dies, if none of a rank's experts has a token
+_OLDEST_WITH_EMPTY_GROUPS = "2.17"
 
 
 def fast_model_fields(architecture: Mapping[str, Any], options: Mapping[str, Any], *, routing_replay: bool) -> dict:
@@ -80,7 +83,9 @@ def multiply_experts_at_once(transformer: TransformerConfig) -> None:
     next one. It reads the variable in every product, ignores it on other GPUs, and takes cuBLAS for what CUTLASS does
     not have, such as gradients of weights in float32. A variable that is set already keeps its value.
     """
-    if has_transformer_engine() and transformer.moe_grouped_gemm:
+    if not has_transformer_engine() or not transformer.moe_grouped_gemm:
+        return
+    if Version(transformer_engine_version()) >= Version(_OLDEST_WITH_EMPTY_GROUPS):
         os.environ.setdefault(_CUTLASS, "1")
 
 
