@@ -10,12 +10,7 @@ from megatron_sspo.errors import UserError
 
 
 def pack(
-    lengths: Sequence[int],
-    *,
-    num_ranks: int,
-    max_tokens: int,
-    multiple_of: int = 1,
-    work: Sequence[int] | None = None,
+    lengths: Sequence[int], *, num_ranks: int, max_tokens: int, multiple_of: int = 1, work: Sequence[int] | None = None
 ) -> list[list[list[int]]]:
     """Distributes sequences over ranks and microbatches.
 

@@ -17,15 +17,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.files.arrays import read_arrays, write_arrays
 from megatron_sspo.types import TOKEN_VALUES, Batch, Prompt, Rollout, RolloutGroup
 
-_JSON_FIELDS = (
-    "finish_reason",
-    "policy_version",
-    "version_spans",
-    "reward_parts",
-    "advantage",
-    "observed",
-    "branches",
-)
+_JSON_FIELDS = ("finish_reason", "policy_version", "version_spans", "reward_parts", "advantage", "observed", "branches")
 _TEXTS = ("text", "transcript")
 _ARRAYS = {"tokens": ("int32",), **dict.fromkeys(TOKEN_VALUES, ("float32",)), "routes": ("uint8", "uint16")}
 _FLAT = {**_ARRAYS, **dict.fromkeys(_TEXTS, ("uint8",))}  # the possible types of each field

@@ -81,8 +81,7 @@ def writers(sizes: Sequence[int], slices: Sequence[Slices], num_ranks: int) -> l
     for size, parts in zip(sizes, slices, strict=True):
         held = {rank: end - start for rank, (start, end) in parts.items()}
         writer = min(
-            range(num_ranks),
-            key=lambda rank: (max(0.0, loads[rank] - share), -held.get(rank, 0), loads[rank]),
+            range(num_ranks), key=lambda rank: (max(0.0, loads[rank] - share), -held.get(rank, 0), loads[rank])
         )
         loads[writer] += size
         chosen.append(writer)

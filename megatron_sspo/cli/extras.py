@@ -25,14 +25,7 @@ MODULES = {
     "hub": {"datasets"},
 }
 # modules that only some runs need: those with one source, reward or table
-_OPTIONAL_MODULES = {
-    "pyarrow",
-    "math_verify",
-    "mpmath",
-    "antlr4",
-    "reasoning_gym",
-    "scipy",
-}
+_OPTIONAL_MODULES = {"pyarrow", "math_verify", "mpmath", "antlr4", "reasoning_gym", "scipy"}
 
 
 def check_installed(command: str, extra: str) -> None:

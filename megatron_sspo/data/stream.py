@@ -129,12 +129,7 @@ class PromptStream:
         self._move_to(epoch, position)
 
     def _identity(self) -> dict[str, Any]:
-        return {
-            "size": len(self._prompts),
-            "seed": self._seed,
-            "shuffle": self._shuffle,
-            "content": self._content,
-        }
+        return {"size": len(self._prompts), "seed": self._seed, "shuffle": self._shuffle, "content": self._content}
 
     def _move_to(self, epoch: int, position: int) -> None:
         self._epoch, self._position = epoch, position

@@ -59,11 +59,7 @@ def environment(
 
 
 def check_values(
-    max_turns: int = 5,
-    max_characters: int = 2000,
-    concurrency: int = 0,
-    max_episodes: int = 128,
-    **sandbox: Any,
+    max_turns: int = 5, max_characters: int = 2000, concurrency: int = 0, max_episodes: int = 128, **sandbox: Any
 ) -> None:
     """Checks the options of `environment`, as far as that needs no sandbox; `sandbox` has those of `open_sandbox`.
 

@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from megatron_sspo.policy.policy import Policy
 
 
-def warm_start(
-    policy: Policy,
-    options: WarmStart,
-    prompts: PromptStream,
-    tokenizer: Any,
-    display: Display,
-) -> None:
+def warm_start(policy: Policy, options: WarmStart, prompts: PromptStream, tokenizer: Any, display: Display) -> None:
     """Maximizes the likelihood of the prompts' demonstrations for `options.updates` steps. A collective."""
     display.begin("warm start", options.updates)
     policy.set_optimizer(options.optimizer, options.updates)

@@ -21,7 +21,7 @@ def launch(options: argparse.Namespace) -> int:
     from megatron_sspo.recipe import load_recipe
 
     _check_options(options)
-    uses_slurm = options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
+    uses_slurm = slurm.uses_slurm(options)
     job = _job(options) if options.on != "local" else None
     of_script = job.script_assignments() if job is not None and uses_slurm else []
     run, resume = load_recipe(options.recipe, [*of_script, *options.set]), options.resume

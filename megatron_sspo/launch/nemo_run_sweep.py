@@ -14,26 +14,14 @@ from pathlib import Path
 import nemo_run as run
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.launch.nemo_run import (
-    InBatchShell,
-    check_accounting,
-    final_states,
-    local_script,
-    slurm_executor,
-)
+from megatron_sspo.launch.nemo_run import InBatchShell, check_accounting, final_states, local_script, slurm_executor
 from megatron_sspo.launch.slurm import SWEEP_SCRIPT, SlurmJob, split_options, variables_from_environment
 
 _LONGEST_NAME = 48  # characters of a task's name
 
 
 def launch(
-    job: SlurmJob,
-    runs: Mapping[int, str],
-    *,
-    on_slurm: bool,
-    at_once: int,
-    comment: str,
-    dry_run: bool = False,
+    job: SlurmJob, runs: Mapping[int, str], *, on_slurm: bool, at_once: int, comment: str, dry_run: bool = False
 ) -> int:
     """Runs an experiment with a task for each run until its end.
 

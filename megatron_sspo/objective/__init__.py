@@ -34,22 +34,9 @@ from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sequence import SequenceObjective, gmpo, grpo, gspo, sapo, sspo
 from megatron_sspo.objective.sums import Objective, Sums
 from megatron_sspo.objective.supervised import Supervised
-from megatron_sspo.objective.zoo.factors import (
-    GammaKernel,
-    QuadraticPenalty,
-)
-from megatron_sspo.objective.zoo.gates import (
-    Flipped,
-    Preserving,
-    Score,
-    Smoothed,
-    Truncated,
-)
-from megatron_sspo.objective.zoo.masks import (
-    EntropyBand,
-    OffPolicySequences,
-    TrustRegion,
-)
+from megatron_sspo.objective.zoo.factors import GammaKernel, QuadraticPenalty
+from megatron_sspo.objective.zoo.gates import Flipped, Preserving, Score, Smoothed, Truncated
+from megatron_sspo.objective.zoo.masks import EntropyBand, OffPolicySequences, TrustRegion
 from megatron_sspo.objective.zoo.rows import (
     aspo,
     ce_gppo,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -31,27 +31,17 @@ Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
 """(microbatch, log-probs [R], entropy [R]) -> what Megatron's schedule expects from a loss function."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ForwardStep:
     """Megatron's `forward_step_func`, which the schedule calls once per microbatch and model chunk."""
 
-    def __init__(
-        self,
-        loss: Loss,
-        *,
-        temperature: float,
-        vocab_size: int,
-        tensor_group: dist.ProcessGroup | None,
-        context_group: dist.ProcessGroup | None,
-        routing: RoutingReplay | None = None,
-        overlap_grad_reduce: bool = False,
-    ) -> None:
-        self.loss = loss
-        self.temperature = temperature
-        self.vocab_size = vocab_size
-        self.tensor_group = tensor_group
-        self.context_group = context_group
-        self.routing = routing
-        self.overlap_grad_reduce = overlap_grad_reduce
+    loss: Loss
+    temperature: float
+    vocab_size: int
+    tensor_group: dist.ProcessGroup | None
+    context_group: dist.ProcessGroup | None
+    routing: RoutingReplay | None = None
+    overlap_grad_reduce: bool = False
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         """Returns the output of this pipeline stage, and the loss function that the schedule calls on the last one."""

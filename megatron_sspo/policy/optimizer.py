@@ -24,11 +24,7 @@ def ddp_config(options: Mapping[str, Any], parallel: Parallel) -> DistributedDat
         UserError: an option is wrong (see `checked_fields`), needs others that are off, or excludes one that is on.
     """
     options = checked_fields(DistributedDataParallelConfig, options, "ddp")
-    fields = {
-        "grad_reduce_in_fp32": True,
-        "use_distributed_optimizer": True,
-        **fast_ddp_fields(options, parallel),
-    }
+    fields = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": True, **fast_ddp_fields(options, parallel)}
     config = construct(DistributedDataParallelConfig, fields, options, "ddp")
     if config.overlap_param_gather and not (config.use_distributed_optimizer and config.overlap_grad_reduce):
         raise UserError(

@@ -164,7 +164,7 @@ def policy_step(
     divisor = average.divisor(num_sequences, num_tokens)
     scale = loss_scale(num_microbatches=num_microbatches, divisor=divisor)
     return _OwnLoopStep(
-        policy_loss(objective, penalties, correction, scale=scale),
+        loss=policy_loss(objective, penalties, correction, scale=scale),
         temperature=temperature,
         vocab_size=vocab_size,
         tensor_group=tensor_group(),

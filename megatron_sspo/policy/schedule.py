@@ -116,10 +116,9 @@ class Schedule:
             UserError: a sequence does not fit into a microbatch.
         """
         sequences = [(group.prompt.tokens, rollout) for group in batch for rollout in group.rollouts]
-        plan = self._plan(batch)
-        of_rank = plan[parallel_state.get_data_parallel_rank()]
+        plan, data_rank = self._plan(batch), parallel_state.get_data_parallel_rank()
         indices = _indices(plan)
-        members = indices[parallel_state.get_data_parallel_rank()]
+        members = indices[data_rank]
         has_routes = any(rollout.routes is not None for _, rollout in sequences)
         microbatches = [  # on the host until `ForwardStep` takes one: routes are 384 bytes a token in Qwen3-30B-A3B
             make_microbatch(
@@ -131,7 +130,7 @@ class Schedule:
                 num_tokens=self._length if self._fixed_length else None,
                 router=self._routing.shape if self._routing and replay and has_routes else None,
             )
-            for chosen, parts in zip(members, of_rank, strict=True)
+            for chosen, parts in zip(members, plan[data_rank], strict=True)
         ]
         order = [i for of_rank in indices for chosen in of_rank for i in chosen]
         return RankBatch(sequences, members, order, microbatches)
@@ -143,7 +142,7 @@ class Schedule:
             record: whether to record the routes that the tokens take.
         """
         step = ForwardStep(
-            loss,
+            loss=loss,
             temperature=self._temperature,
             vocab_size=self._vocab_size,
             tensor_group=tensor_group(),

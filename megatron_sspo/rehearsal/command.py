@@ -33,10 +33,7 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
     on = machine(options.machine)
     _, source = find_config(run.model.path)
     work = workload(
-        run,
-        prompt_tokens=options.prompt_tokens,
-        response_tokens=options.response_tokens,
-        at_most=options.microbatches,
+        run, prompt_tokens=options.prompt_tokens, response_tokens=options.response_tokens, at_most=options.microbatches
     )
     if options.account:  # one of the processes that are started below
         return _rehearse_here(options, run, work)

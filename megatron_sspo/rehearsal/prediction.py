@@ -12,12 +12,11 @@ time without any fusion is given beside the prediction, not within it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from megatron_sspo.memory.estimate import CUDA_ALLOWANCE
 from megatron_sspo.rehearsal.account import Account, Traffic
 from megatron_sspo.rehearsal.batch import Workload, microbatches_held
 from megatron_sspo.rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
 from megatron_sspo.run import Run
-
-ALLOWANCE = 6 * 10**9  # bytes for CUDA's context, NCCL's buffers and fragmentation: a round number
 
 # What a fused Adam reads and writes for each byte of main weights and moments (12 bytes an element): these twice, the
 # gradient of 4 bytes, the weight of 2.
@@ -125,10 +124,10 @@ def predict(run: Run, accounts: Sequence[Account], work: Workload, machine: Mach
 def warnings(run: Run, accounts: Sequence[Account], work: Workload, found: Prediction, machine: Machine) -> list[str]:
     """Returns a line for everything about the layout that is most likely a mistake, with its remedy."""
     lines = []
-    worst = max(sum(account.peak.values()) for account in accounts) + ALLOWANCE
+    worst = max(sum(account.peak.values()) for account in accounts) + CUDA_ALLOWANCE
     if worst > machine.memory:
         lines.append(
-            f"a rank needs {worst / 1e9:.1f} GB with {ALLOWANCE / 1e9:.0f} GB for CUDA and NCCL, and a GPU has "
+            f"a rank needs {worst / 1e9:.1f} GB with {CUDA_ALLOWANCE / 1e9:.0f} GB for CUDA and NCCL, and a GPU has "
             f"{machine.memory / 1e9:.0f} GB: raise parallel.tensor, parallel.pipeline or parallel.expert, lower "
             "tokens_per_microbatch, or recompute layers (megatron.recompute_granularity=full)"
         )

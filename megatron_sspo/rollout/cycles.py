@@ -67,7 +67,8 @@ class RolloutCycles:
         """
         cycles_left = math.ceil((self._run.num_updates - update) / self._run.updates_per_sync)
         while len(self._pending) < min(1 + self._max_ahead, cycles_left):
-            self._pending.append(self._start(self._restored.popleft() if self._restored else self._draw(), update))
+            prompts = self._restored.popleft() if self._restored else self._draw(self._num_groups)
+            self._pending.append(self._start(prompts, update))
         groups = self._gather(self._pending.popleft(), update)
         if not self._pending:
             self._engine.release_memory()
@@ -119,9 +120,9 @@ class RolloutCycles:
             environment=self._environment,
         )
 
-    def _draw(self, missing: int | None = None) -> list[Prompt]:
-        """Draws prompts for `missing` groups (None: a whole cycle), and further ones for oversampling."""
-        count = self._num_begun(self._num_groups if missing is None else missing)
+    def _draw(self, num_groups: int) -> list[Prompt]:
+        """Draws prompts for so many groups, and further ones for oversampling."""
+        count = self._num_begun(num_groups)
         first, self._cancelled = self._cancelled[:count], self._cancelled[count:]
         return first + self._prompts.take(count - len(first))
 

@@ -53,12 +53,7 @@ class SandboxServer(ThreadingHTTPServer):
     request_queue_size = 256
 
     def __init__(
-        self,
-        address: tuple[str, int],
-        runner: Runner,
-        key: str,
-        concurrency: int,
-        max_sessions: int = MAX_SESSIONS,
+        self, address: tuple[str, int], runner: Runner, key: str, concurrency: int, max_sessions: int = MAX_SESSIONS
     ) -> None:
         self.runner = runner
         self.key = key

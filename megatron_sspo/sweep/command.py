@@ -4,6 +4,7 @@ import argparse
 import shlex
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.launch.slurm import uses_slurm
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.processes.console import Display, pluralize
 from megatron_sspo.rollout.servers.build import visible_gpus
@@ -12,7 +13,6 @@ from megatron_sspo.sweep import jobs
 from megatron_sspo.sweep.driver import Driver, share_of_machine
 from megatron_sspo.sweep.folder import LOGS, status, train_arguments, write_sweep
 from megatron_sspo.sweep.grid import Cell
-from megatron_sspo.sweep.jobs import uses_slurm
 from megatron_sspo.sweep.prepare import Prepared, prepare
 from megatron_sspo.sweep.progress import SweepProgress
 

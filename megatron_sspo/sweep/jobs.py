@@ -18,11 +18,6 @@ from megatron_sspo.sweep.prepare import Prepared
 _ARRAY = "array"  # folder in the sweep's folder: the name and arguments of each run, for a script without Python
 
 
-def uses_slurm(options: argparse.Namespace) -> bool:
-    """Returns whether the runs will be jobs of Slurm."""
-    return options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
-
-
 def submit(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Namespace) -> int:
     """Submits the unfinished runs, except those that are in Slurm's queue already.
 
@@ -33,7 +28,7 @@ def submit(prepared: Prepared, unfinished: Sequence[Cell], options: argparse.Nam
         UserError: this machine has no Slurm or NeMo-Run, or the job does not fit the layout.
     """
     numbers = _numbers(prepared, unfinished)
-    if uses_slurm(options):
+    if slurm.uses_slurm(options):
         if shutil.which("sbatch") is None:
             raise UserError("there is no sbatch on this machine: start from a login node of the cluster")
         queued = _queued_runs(prepared.folder)
@@ -118,7 +113,7 @@ def _job(prepared: Prepared, numbers: Sequence[int], options: argparse.Namespace
 
 
 def _check_sizes(job: slurm.SlurmJob, prepared: Prepared, options: argparse.Namespace) -> None:
-    if uses_slurm(options):
+    if slurm.uses_slurm(options):
         for run in prepared.runs.values():
             slurm.check_size(job, {run.parallel.num_processes, *run.layouts})
 

@@ -4,13 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from megatron_sspo.evaluation.table import markdown
 from megatron_sspo.sweep.results import Results
-from megatron_sspo.sweep.statistics import (
-    CONFIDENCE,
-    SAMPLES,
-    Interval,
-    interquartile_mean,
-    probability_of_improvement,
-)
+from megatron_sspo.sweep.statistics import CONFIDENCE, SAMPLES, Interval, interquartile_mean, probability_of_improvement
 
 ALL = "all settings"
 Scores = Mapping[str, Mapping[str, Sequence[float]]]  # value of the compared field -> setting -> a number for each run

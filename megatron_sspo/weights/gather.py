@@ -63,10 +63,7 @@ class GatherPlan:
     """
 
     def __init__(
-        self,
-        rows: Sequence[ParameterMap],
-        parameters: Mapping[str, torch.Tensor],
-        shards: Mapping[str, Shard],
+        self, rows: Sequence[ParameterMap], parameters: Mapping[str, torch.Tensor], shards: Mapping[str, Shard]
     ) -> None:
         self.parameters = parameters
         self._pieces = pieces_of(rows, holders_of(shards))

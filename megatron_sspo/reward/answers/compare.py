@@ -220,10 +220,7 @@ def _compare_cases(
 
 
 def _compare_assignments(
-    gold: str,
-    answer: str,
-    assignments: tuple[dict[str, str] | None, dict[str, str] | None],
-    formulas: Formulas | None,
+    gold: str, answer: str, assignments: tuple[dict[str, str] | None, dict[str, str] | None], formulas: Formulas | None
 ) -> Verdict:
     """Compares values that have different names, such as `x = 1, y = 2` or `(x, y) = (1, 2)`.
 

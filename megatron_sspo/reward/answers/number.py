@@ -152,10 +152,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]]
     ),
     (re.compile(r"([0-9]+)\.([0-9]*)\(([0-9]+)\)"), lambda m: _repeating(m[1], m[2], m[3])),  # 0.1(6)
     (re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{([0-9]+)\}"), lambda m: _repeating(m[1], m[2], m[3])),
-    (
-        re.compile(rf"({_DECIMAL})\s*(?:\\times|\\cdot|x|\*)\s*{_TEN_TO}"),
-        lambda m: _scientific(m[1], m[2] or m[3]),
-    ),
+    (re.compile(rf"({_DECIMAL})\s*(?:\\times|\\cdot|x|\*)\s*{_TEN_TO}"), lambda m: _scientific(m[1], m[2] or m[3])),
     (
         re.compile(rf"({_DECIMAL})\s+(dozen|hundred|thousand|million|billion|trillion)(?![A-Za-z])", re.IGNORECASE),
         lambda m: _decimal(m[1]) * _SCALES[m[2].lower()],

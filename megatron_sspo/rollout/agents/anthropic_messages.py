@@ -5,14 +5,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from megatron_sspo.rollout.agents.chat import (
-    ChatRequest,
-    Completion,
-    Form,
-    read_max_tokens,
-    read_model,
-    read_stop,
-)
+from megatron_sspo.rollout.agents.chat import ChatRequest, Completion, Form, read_max_tokens, read_model, read_stop
 from megatron_sspo.rollout.agents.forced import RequiredForm, call_of, json_of
 from megatron_sspo.rollout.agents.messages import Call, Message, Refusal, check_text, parse_tools, read_text
 from megatron_sspo.rollout.agents.strict_json import parse_strict_json

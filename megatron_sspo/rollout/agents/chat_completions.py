@@ -6,14 +6,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from megatron_sspo.rollout.agents.chat import (
-    ChatRequest,
-    Completion,
-    Form,
-    read_max_tokens,
-    read_model,
-    read_stop,
-)
+from megatron_sspo.rollout.agents.chat import ChatRequest, Completion, Form, read_max_tokens, read_model, read_stop
 from megatron_sspo.rollout.agents.forced import RequiredForm, call_of, json_of
 from megatron_sspo.rollout.agents.messages import Message, Refusal, parse_messages, parse_tools
 

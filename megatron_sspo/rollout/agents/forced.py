@@ -59,12 +59,7 @@ def call_of(tools: Sequence[Mapping[str, Any]], name: Any = None) -> RequiredFor
                     raise Refusal(f"two tools define different schemas under the name {label!r}")
         properties = {"name": {"const": function["name"]}, "arguments": arguments}
         calls.append(
-            {
-                "type": "object",
-                "properties": properties,
-                "required": list(properties),
-                "additionalProperties": False,
-            }
+            {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
         )
     return RequiredForm({"anyOf": calls} | {key: found for key, found in definitions.items() if found}, is_call=True)
 

@@ -121,12 +121,7 @@ class EmbeddedEngine:
         self._decoder.close()
 
     def _batches(
-        self,
-        prompts: Sequence[Prompt],
-        sampling: Sampling,
-        group_size: int,
-        seed: int,
-        environment: Environment | None,
+        self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int, environment: Environment | None
     ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
         """Decodes batch after batch, and yields completed groups, each with the index of its prompt."""
         if self._decoder.policy_version is None:

@@ -133,11 +133,7 @@ def hub_snapshot(path: Path) -> Path | None:
 
 
 def write_folder(
-    path: str | Path,
-    tensors: Iterable[tuple[str, Tensor]],
-    *,
-    source: ModelFolder,
-    shard_bytes: int = 5_000_000_000,
+    path: str | Path, tensors: Iterable[tuple[str, Tensor]], *, source: ModelFolder, shard_bytes: int = 5_000_000_000
 ) -> None:
     """Writes a Hugging Face folder with the configuration and tokenizer of `source`.
 

@@ -170,13 +170,7 @@ def _pieces_by_index(
         leading = product(*(range(o, o + s) for o, s in zip(piece.offsets[:depth], piece.sizes[:depth], strict=True)))
         for number, index in enumerate(leading):
             part = StoredPart(
-                folder / piece.file,
-                number * num_rows * width,
-                offsets[0],
-                num_rows,
-                column,
-                width,
-                record,
+                folder / piece.file, number * num_rows * width, offsets[0], num_rows, column, width, record
             )
             found.setdefault(index, []).append(part)
     return found
