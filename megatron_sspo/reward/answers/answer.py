@@ -106,6 +106,7 @@ _AMOUNT = re.compile(r"[^$]*(?<![\\$])\$\s*-?[0-9.][^$]*")  # a dollar sign that
 _ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?:(?<![0-9A-Za-z)}])\s*\+|^(?:positive|plus)\s)\s*(?=\\infty)")
+_BULLET = re.compile(r"^\s*(?:[-*]\s+|(?=[A-Za-z]\s*=))")
 _ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
 _FINAL_LINE = re.compile(r"^#{4,}[ \t]*((?:\*\*)?[-+]?(?:\\?\$|[€£])?\s*[-+]?\.?[0-9][^\n]*)", re.MULTILINE)  # of GSM8K
@@ -131,7 +132,7 @@ _CHANGING = (
     "than|if|unless|or|and|negation|converse|contrary"
 )
 _SENTENCE = re.compile(
-    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}"
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+(?:-[a-z]+)*\s+){{1,6}}"
     r"(?:(?<=\bvalue of )(?:\\[A-Za-z]+|[A-Za-z](?![A-Za-z])|[-+*/^_(){}|0-9\s]){1,40}\s)?"
     r"(?:(?:is|are)(?:\s+equal\s+to)?|equals)"
     r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
@@ -251,8 +252,9 @@ def clean(text: str) -> str:
         text = respell_chinese(text)
     if "**" in text:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
-    if "\n" in text and all(map(_ASSIGNMENT.fullmatch, text.split("\n"))):
-        text = text.replace("\n", ", ")
+    if "\n" in text:
+        lines = [_BULLET.sub("", line) for line in text.split("\n") if line.strip()]
+        text = ", ".join(lines) if all(map(_ASSIGNMENT.fullmatch, lines)) else text
     text = " ".join(text.split())
     if "ecause" in text or "ince" in text:
         text = _REASON.sub("", text)

@@ -61,6 +61,7 @@ _UNIT_AT_END = re.compile(r"(?<=[0-9])[A-Za-z]{1,3}$")
 _INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
+_CUT_OFF = re.compile(r"(?<=\S)\s+(?:or|and|but)$")  # "5 or"
 _NAME_OF_EXCEPTION = re.compile(r"([A-Za-z])\s*\\ne(?![A-Za-z])")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _WORDS = re.compile(r"\(?[A-J]\)?|[A-Za-z]{2,}(?: [A-Za-z]+)*")
@@ -88,7 +89,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     if max(len(gold), len(answer)) > LONGEST:
         return False
     gold, answer = clean(gold), clean(answer)
-    if not gold or not answer or ("?" in answer and "?" not in gold):
+    if not gold or not answer or ("?" in answer and "?" not in gold) or _CUT_OFF.search(answer):
         return False
     if normalize(gold) == normalize(answer):
         return True
@@ -148,6 +149,11 @@ def _compare_restated(gold: str, value: str, other: str, formulas: Formulas | No
     """Compares an answer that states a value and, in another notation, the same value: `1/4 or 25%`."""
     if "\\approx" in other:
         return "\\approx" not in value and compare(gold, f"{value} {other}", formulas)
+    numbers = read_number(value), read_number(other)
+    if numbers[0] and numbers[1] and numbers[0].percent != numbers[1].percent:
+        share, plain = numbers if numbers[0].percent else numbers[::-1]
+        if share.value / 100 != plain.value:  # beside each other, 5% and 5 are two values
+            return False
     return all_of((compare(gold, value, formulas), compare(value, other, formulas)))
 
 

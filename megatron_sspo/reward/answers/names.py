@@ -397,7 +397,7 @@ def as_union(text: str) -> str:
     elif match := _PUNCTURED.fullmatch(text):
         interval, points = match.groups()
     elif match := _AND_OTHER_THAN.fullmatch(text):
-        name, interval = read_inequality(match[1]) or (match[2], match[1])
+        name, interval = read_inequality(match[1]) or (match[2], match[1].replace(r"\mathbb{R}", REALS))
         if name != match[2]:
             return text
         points = match[3]

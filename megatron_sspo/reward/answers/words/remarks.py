@@ -24,7 +24,9 @@ _KIND = (
     r"(?:only|unique|minimum|maximum|min|max|smallest|largest|exact|final|total|simplified|solution|value|answer|root|number)"
     r"|(?:an?\s+)?(?:double|triple|repeated)\s+root|(?:with\s+)?multiplicity\s+[2-9]"
 )
-_IN_BRACKETS = re.compile(rf"\s*\(\s*(?:{_CONDITION}|{_REASON}|{_KIND})\s*\)$", re.IGNORECASE)
+_IN_BRACKETS = re.compile(
+    rf"\s*\(\s*(?:{_CONDITION}|{_REASON}|(?:(?:which|this|it)\s+is\s+)?{_KIND})\s*\)$", re.IGNORECASE
+)
 # "7 when x = 1" may have other values elsewhere, if no comma sets the condition apart.
 _AFTER_VALUE = re.compile(
     rf"(?<=[^\s,])(?:\s*,\s*{_CONDITION}|\s+(?:at|(?:attained|achieved|reached)\s+(?:at|when|for))\s+{_PLACES})$",
@@ -43,7 +45,8 @@ _INDICES = re.compile(
 _RELATION = re.compile(r"[=<>:,;|\[\]]|\\(?:le|ge|ne|cup|cap|in|setminus|approx)(?![A-Za-z])")
 # A clause after a comma, in which no number may stand: it might be the answer.
 _CLAUSE = re.compile(
-    rf"\s*,\s+(?:which|who)\s+(?:is|are|was|were|has|have)\b(?:(?![0-9\\=]){_UNCHANGED}){{0,200}}$", re.IGNORECASE
+    rf"\s*,\s+(?:(?:which|who)\s+(?:is|are|was|were|has|have|satisf(?:y|ies)|works)|as\s+(?:required|desired|claimed|expected|needed|requested))\b(?:(?![0-9\\=]){_UNCHANGED}){{0,200}}$",
+    re.IGNORECASE,
 )
 # "2x = 6, so x = 3": what stands before the last step is no part of the answer.
 _STEPS = re.compile(
