@@ -149,11 +149,9 @@ def _compare_restated(gold: str, value: str, other: str, formulas: Formulas | No
     """Compares an answer that states a value and, in another notation, the same value: `1/4 or 25%`."""
     if "\\approx" in other:
         return "\\approx" not in value and compare(gold, f"{value} {other}", formulas)
-    numbers = read_number(value), read_number(other)
-    if numbers[0] and numbers[1] and numbers[0].percent != numbers[1].percent:
-        share, plain = numbers if numbers[0].percent else numbers[::-1]
-        if share.value / 100 != plain.value:  # beside each other, 5% and 5 are two values
-            return False
+    number, same = read_number(value), read_number(other)
+    if number and same and number.percent != same.percent and number.as_share().value != same.as_share().value:
+        return False  # beside each other, 5% and 5 are two values
     return all_of((compare(gold, value, formulas), compare(value, other, formulas)))
 
 
