@@ -8,6 +8,7 @@ from megatron_sspo.reward.answers.measures import unit_of
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
 from megatron_sspo.reward.answers.words.chinese import respell_chinese
 from megatron_sspo.reward.answers.words.languages import drop_foreign_lead
+from megatron_sspo.reward.answers.words.restated import take_conclusion
 from megatron_sspo.reward.answers.words.spelled import respell_numerals
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
@@ -25,6 +26,8 @@ _AFTER_BOX = re.compile(
     r"\$?\s*(?:or|\\text\s*\{\s*or\s*\}|\\lor|或)\s*\$?\s*(?:\\boxed|[-0-9\\]|[A-Za-z]\b)|"
     r"\$?\s*(?:is|was)(?:n't|\s+(?:not|never|wrong|incorrect|false))\b"
 )
+_FINAL = re.compile(r"\bfinal\s+answer(?:\s+is|\s*:)?[\s*:$]*(?:\\\[\s*)?\Z", re.IGNORECASE)
+_FINAL_WORD = re.compile(r"\b(?:final|answer)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+0-9.,]+")
 _BEFORE_ITEM = re.compile(r"(?:[(\[]|\\\{)\s*(?:[^()\[\]{}]*,\s*)?\$?\Z")  # a box in (3, \boxed{4})
 _AFTER_ITEM = re.compile(r"\$?\s*(?:,[^()\[\]{}]*)?(?:[)\]]|\\\})")
@@ -103,6 +106,7 @@ _AMOUNT = re.compile(r"[^$]*(?<![\\$])\$\s*-?[0-9.][^$]*")  # a dollar sign that
 _ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?:(?<![0-9A-Za-z)}])\s*\+|^(?:positive|plus)\s)\s*(?=\\infty)")
+_BULLET = re.compile(r"^\s*(?:[-*]\s+|(?=[A-Za-z]\s*=))")
 _ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
 _FINAL_LINE = re.compile(r"^#{4,}[ \t]*((?:\*\*)?[-+]?(?:\\?\$|[€£])?\s*[-+]?\.?[0-9][^\n]*)", re.MULTILINE)  # of GSM8K
@@ -128,7 +132,7 @@ _CHANGING = (
     "than|if|unless|or|and|negation|converse|contrary"
 )
 _SENTENCE = re.compile(
-    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+\s+){{1,6}}"
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+(?:-[a-z]+)*\s+){{1,6}}"
     r"(?:(?<=\bvalue of )(?:\\[A-Za-z]+|[A-Za-z](?![A-Za-z])|[-+*/^_(){}|0-9\s]){1,40}\s)?"
     r"(?:(?:is|are)(?:\s+equal\s+to)?|equals)"
     r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
@@ -146,8 +150,10 @@ _SENTENCE_WITH_FORMULA = re.compile(
 _REASON = re.compile(
     r",?\s(?:because|since)\s(?:(?!\b(?:or|not|but|maybe|perhaps|also|wrong)\b|[;?]).)*$", re.IGNORECASE
 )
+_CONDITION = r"(?:[^{}|:,;]|\{[^{}|:,;]*\})*"
 _SET_BUILDER = re.compile(
-    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]([^{}|:,;]*\1[^{}|:,;]*(?:,\s*\1\s*\\ne[^{}|:,;]*)?)\\?\}$"
+    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]"
+    rf"({_CONDITION}\1{_CONDITION}(?:,\s*\1\s*\\ne{_CONDITION})?)\\?\}}$"
 )
 # The set of x = pi/4 + k pi, where k is an integer.
 _SET_OF_EQUATION = re.compile(
@@ -177,18 +183,20 @@ def unbox(text: str) -> str:
     that is never closed ends with the text.
     """
     contents: list[str] = []
-    position = 0
+    position = previous = 0
     while match := _BOX.search(text, position):
         if text[match.end() : match.end() + 1] != "{":  # \boxed 7
             word = re.match(r"\S+", text[match.end() :])
             contents.append(word.group() if word else "")
             position = match.end()
             continue
-        position = _end_of_group(text, match.end())
+        previous, position = position, _end_of_group(text, match.end())
         if _is_part(text[: match.start()], text[position + 1 :]):
             return _BOX.sub("", _NUMBER_IN_BOX.sub(lambda m: m[1] or m[2], text))
         content = text[match.end() + 1 : position].strip()
         inner = _BOX.match(content)
+        if contents and _FINAL.search(text[: match.start()]) and not _FINAL_WORD.search(text[:previous]):
+            contents = []  # a box that is announced as the final answer replaces those of the steps
         is_box = inner is not None and _end_of_group(content, inner.end()) == len(content) - 1
         contents.append(unbox(content) if is_box else _BOX.sub("", content))
     if len(contents) == 1 and _NUMBER.fullmatch(contents[0]) and (unit := _UNIT_AFTER_BOX.match(text, position + 1)):
@@ -211,7 +219,7 @@ def clean(text: str) -> str:
     Its meaning does not change: `\\dfrac12` and "The answer is $\\frac{1}{2}$." both become `\\frac{1}{2}`. The words
     in `\\text{}` are kept as words.
     """
-    text = _take_final_line(unbox(text.strip()))
+    text = take_conclusion(_take_final_line(unbox(text.strip())))
     if "<<" in text:
         text = _CALCULATOR.sub("", text)
     if not text.isascii():
@@ -244,8 +252,9 @@ def clean(text: str) -> str:
         text = respell_chinese(text)
     if "**" in text:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
-    if "\n" in text and all(map(_ASSIGNMENT.fullmatch, text.split("\n"))):
-        text = text.replace("\n", ", ")
+    if "\n" in text:
+        lines = [_BULLET.sub("", line) for line in text.split("\n") if line.strip()]
+        text = ", ".join(lines) if all(map(_ASSIGNMENT.fullmatch, lines)) else text
     text = " ".join(text.split())
     if "ecause" in text or "ince" in text:
         text = _REASON.sub("", text)

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.choices import compare_choices, compare_opposites, contradicts
+from megatron_sspo.reward.answers.congruences import is_same_congruence
 from megatron_sspo.reward.answers.names import (
     EXCEPTION,
     REALS,
@@ -24,6 +25,7 @@ from megatron_sspo.reward.answers.rows import (
     as_list,
     as_points,
     is_other_case,
+    multiply_point,
     read_cases,
     read_components,
     read_coordinates,
@@ -41,7 +43,8 @@ from megatron_sspo.reward.answers.values import (
     is_same_or_rounded,
     normalize,
 )
-from megatron_sspo.reward.answers.words.remarks import drop_remark, drop_steps
+from megatron_sspo.reward.answers.words.remarks import drop_domain, drop_remark, drop_steps
+from megatron_sspo.reward.answers.words.restated import split_restatement
 from megatron_sspo.reward.answers.words.spelled import is_same_time, read_date
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
@@ -51,13 +54,19 @@ _LONGEST_LIST = 30  # items, since each may have to be compared with each
 
 _LARGE_INTEGER = re.compile("-?[0-9]{6,}")
 _INDIAN_GROUPS = re.compile(r"(?<![0-9,.])[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9,])")  # 1,00,000
+_GROUP_OF_ZEROS = re.compile(r"^-?[0-9]{1,3}(?:,[0-9]{3})*,0[0-9]{2}(?:,[0-9]{3})*$")
 _MARK_AT_END = re.compile(r"[0-9]['\"]+$")  # of feet, minutes of arc, a derivative
 _LENGTH = re.compile(r"['\"]|\b(?:ft|feet|foot|in|inch(?:es)?)\b")
 _UNIT_AT_END = re.compile(r"(?<=[0-9])[A-Za-z]{1,3}$")
 _INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
+_CUT_OFF = re.compile(r"(?<=\S)\s+(?:or|and|but)$")  # "5 or"
+_NAME_OF_EXCEPTION = re.compile(r"([A-Za-z])\s*\\ne(?![A-Za-z])")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
+_WORDS = re.compile(r"\(?[A-J]\)?|[A-Za-z]{2,}(?: [A-Za-z]+)*")
+_WORD_OF_CONDITION = re.compile(r"\s+(?:for|when|if|where|with)\s+(?=\S{1,20}\s*(?:[<>]|\\[lg]e(?![a-z])))")
+_RANGE = re.compile(r"[0-9]+\s*-\s*[0-9]+")
 _NOUN = re.compile(r"[0-9]\s.*?([A-Za-z]{3,}?)s?$")
 
 
@@ -80,17 +89,27 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     if max(len(gold), len(answer)) > LONGEST:
         return False
     gold, answer = clean(gold), clean(answer)
-    if not gold or not answer or ("?" in answer and "?" not in gold):
+    if not gold or not answer or ("?" in answer and "?" not in gold) or _CUT_OFF.search(answer):
         return False
     if normalize(gold) == normalize(answer):
         return True
     if contradicts(gold, answer):
         return False
-    answer = drop_remark(gold, drop_steps(gold, answer))
+    answer = drop_domain(gold, drop_remark(gold, drop_steps(gold, answer)))
+    if (parts := split_restatement(answer)) and not split_restatement(gold):
+        verdict = _compare_restated(gold, *parts, formulas)
+        if verdict is not False:
+            return verdict
+    if "," in gold and RELATION.search(gold) and not _WORD_OF_CONDITION.search(gold):
+        answer = _WORD_OF_CONDITION.sub(", ", answer)  # 1/(1-x) for |x| < 1
+    if _RANGE.fullmatch(gold) and not _RANGE.fullmatch(answer):
+        return False  # 10-12 is no difference
     if "C" in answer and "C" not in gold and "," not in gold:
         answer = respell_choose(answer)
     if _LARGE_INTEGER.fullmatch(gold):
         answer = _INDIAN_GROUPS.sub(lambda m: m.group().replace(",", ""), answer)
+    if (is_same := is_same_congruence(gold, answer)) is not None:
+        return is_same
     gold, answer = without_parameters(gold, answer)
     if _MARK_AT_END.search(answer) and not _LENGTH.search(gold):
         return False
@@ -114,8 +133,9 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         if is_same is not None:
             return is_same
     exceptions = EXCEPTION.search(gold), EXCEPTION.search(answer)
-    are_names = all(found and found.group() == r"\ne" for found in exceptions)  # x \ne 3 is not y \ne 3
-    if (any(exceptions) and not are_names) or any((mark in gold) != (mark in answer) for mark in (r"\cup", "|")):
+    names = [set(_NAME_OF_EXCEPTION.findall(text)) for text in (gold, answer)]
+    are_other_names = names[0] and names[1] and names[0] != names[1]  # x \ne 3 is not y \ne 3
+    if (any(exceptions) and not are_other_names) or any((mark in gold) != (mark in answer) for mark in (r"\cup", "|")):
         gold, answer = as_union(gold), as_union(answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
@@ -123,6 +143,16 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     if verdict is False and (exchanged := with_constants_exchanged(gold, answer)):
         return _compare_lists(gold, exchanged, formulas)
     return verdict
+
+
+def _compare_restated(gold: str, value: str, other: str, formulas: Formulas | None) -> Verdict:
+    """Compares an answer that states a value and, in another notation, the same value: `1/4 or 25%`."""
+    if "\\approx" in other:
+        return "\\approx" not in value and compare(gold, f"{value} {other}", formulas)
+    number, same = read_number(value), read_number(other)
+    if number and same and number.percent != same.percent and number.as_share().value != same.as_share().value:
+        return False  # beside each other, 5% and 5 are two values
+    return all_of((compare(gold, value, formulas), compare(value, other, formulas)))
 
 
 def _compare_sums(
@@ -159,7 +189,7 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return False
     if (inequalities[0] or _INTERVAL.match(gold)) and (inequalities[1] or _INTERVAL.match(answer)):
         gold, answer = (found[1] if found else text for found, text in zip(inequalities, (gold, answer), strict=True))
-    gold, answer = as_points(gold), as_points(answer)
+    gold, answer = (multiply_point(as_points(text)) for text in (gold, answer))
     assignments = read_coordinates(gold), read_coordinates(answer)
     if assignments != (None, None):
         return _compare_assignments(gold, answer, assignments, formulas)
@@ -172,6 +202,8 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     brackets, items = split_list(gold, thousands=True)
     other_brackets, other_items = split_list(answer, thousands=True)
     if len(items) != len(other_items):  # "100,200" is a list where the other side has two items
+        if _GROUP_OF_ZEROS.search(gold):  # "1,000,000" is none
+            return False
         brackets, items = split_list(gold, thousands=False)
         other_brackets, other_items = split_list(answer, thousands=False)
     if len(items) == len(other_items) == 1:
@@ -190,6 +222,12 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     kinds = {brackets, other_brackets}
     if len(kinds) > 1 and not ("" in kinds and kinds & {"()", "{}"}):
         return False
+    if (" or " in gold) != (" or " in answer) and all(map(_WORDS.fullmatch, items)):
+        return False  # Alice and Bob, and one of the two
+    if any(" or " in text and " and " in other for text, other in ((gold, answer), (answer, gold))) and all(
+        map(RELATION.search, items)
+    ):
+        return False  # x < -2 or x > 2, and both at once
     if kinds <= {"", "{}"}:
         counted = _read_counts(items), _read_counts(other_items)
         if counted[0].keys() & counted[1].keys():  # 3 apples and 4 oranges

@@ -34,6 +34,7 @@ _STATES = re.compile(  # "It is 3 and 3 + 4" and "40 or so" name no value
     r"^\\?\$?-?[0-9.,]+\s+\(?[a-z]{3,}[^0-9]*$"
 )
 _MARKS = re.compile(rf"{_SHAPE}|{_DECORATION}|[|{{}}]|\(\)")
+_PRIMED = re.compile(r"^([a-z])'(?:\(([a-z])\))?$")  # y'(t) is dy/dt
 _ARGUMENT = re.compile(r"(?<=[A-Za-z])\([a-z]\)$")
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 _WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]?[a-z]{3,}")
@@ -57,10 +58,17 @@ _BEFORE_BRACKET = re.compile(r"^([^=()\[\]]*(?:\([^()=]*\))?)\s*=\s*(?=\\?[(\[{]
 _POINT = re.compile(r"^([A-Z]'*(?:_(?:[0-9A-Za-z]|\{[^{}]*\}))?)\s*(?=\([^()]*,)")
 
 # for all integers k; k \\in \\mathbb{Z}
-_PARAMETER = re.compile(
+INTEGER_PARAMETER = re.compile(
     r"\s*[,;(]?\s*(?:(?:for|where|with)\s+)?(?:(?:all|any|every|each|some)\s+)?"
     r"(?:([a-z])\s*(?:\\in\s*(?:\\mathbb\{Z\}|Z)|is\s+any?\s+integer)|integers?\s+([a-z]))\s*\)?$"
 )
+# k \in \mathbb{N}; where m is a positive integer
+_NATURAL_PARAMETER = re.compile(
+    r"\s*[,;(]?\s*(?:(?:for|where|with)\s+)?(?:(?:all|any|every|each|some)\s+)?"
+    r"(?:([a-z])\s*(?:\\in\s*(\\mathbb\{[NZ]\}(?:[\^_]\s*(?:[*+0]|\{[^{}]{1,6}\}))?)|is\s+(?:an?|any)\s+(positive|non-?negative|natural)\s+"
+    r"(?:integer|number))|(positive|non-?negative|natural)\s+(?:integer|number)s?\s+([a-z]))\s*\)?$"
+)
+_NATURAL_SETS = {r"\mathbb{N}": "natural", r"\mathbb{N}^*": "positive", r"\mathbb{Z}^+": "positive"}
 # for all real x, after a function; (n \\in \\mathbb{N}^*), after a sequence
 _ANY_ARGUMENT = re.compile(
     r"(?:\s*[,;(]?\s*(?:for\s+(?:all|any|every|each|some)|\\forall|where)\s+(?:real\s+)?(?:(?:number|constant)s?\s+)?"
@@ -76,12 +84,13 @@ _LONGEST_SET = 300  # characters of a set with exceptions
 REALS = r"(-\infty,\infty)"
 _ALL_BUT = re.compile(
     r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\?\{|"
-    r"all real (?:numbers|[a-z]) except)\s*([^{}]*?)\s*(?:\\?\})?"
+    r"all real (?:numbers|[a-z]) except)\s*((?:[^{}]|(?<=\\frac)\{[^{}]*\}\{[^{}]*\})*?)\s*(?:\\?\})?"
 )
 EXCEPTION = re.compile(r"\\ne(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\bexcept\b")
 # The points that an interval or an inequality leaves out: (1,3) \setminus \{2\}, or 1 < x < 3, x \ne 2.
 _PUNCTURED = re.compile(r"([(\[][^()\[\]]*[)\]])\s*\\(?:setminus|backslash)\s*\\?\{([^{}]*?)\\?\}")
 _AND_OTHER_THAN = re.compile(r"([(\[][^()\[\]]*[)\]]|[^,]+)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)")
+_BOTH_SIGNS = re.compile(r"^\s*\\[pm][mp]\s*(.*)$")  # x \ne \pm 2
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 
 
@@ -275,7 +284,8 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
         answer = _with_letter(answer, functions[1][2], functions[0][2])
     answer = respell_constants(gold, answer)
-    stated, found = _PARAMETER.search(gold), _PARAMETER.search(answer)
+    gold, answer = _without_natural_parameters(gold, answer)
+    stated, found = INTEGER_PARAMETER.search(gold), INTEGER_PARAMETER.search(answer)
     letters = [match and (match[1] or match[2]) for match in (stated, found)]
     bare_gold, bare_answer = (
         text[: match.start()] if match else text for text, match in ((gold, stated), (answer, found))
@@ -291,6 +301,21 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     if letters[0] and letters[1]:
         bare_answer = _with_letter(bare_answer, letters[1], letters[0])
     return bare_gold, bare_answer
+
+
+def _without_natural_parameters(gold: str, answer: str) -> tuple[str, str]:
+    """Returns both texts without `k \\in \\mathbb{N}`, with one letter, if both have a parameter of the same set."""
+    stated, found = _NATURAL_PARAMETER.search(gold), _NATURAL_PARAMETER.search(answer)
+    if not stated or not found or _natural_set(stated) != _natural_set(found) or not (stated.start() and found.start()):
+        return gold, answer
+    letters = [match[1] or match[5] for match in (stated, found)]
+    return gold[: stated.start()], _with_letter(answer[: found.start()], letters[1], letters[0])
+
+
+def _natural_set(parameter: re.Match[str]) -> str:
+    name = parameter[2] or parameter[3] or parameter[4]
+    name = re.sub(r"\s|[{}](?=[*+0]|$)", "", name) if parameter[2] and name[-2] != "N" else name
+    return _NATURAL_SETS.get(name, name.replace("-", "").lower())
 
 
 def _without_argument(text: str) -> str:
@@ -352,10 +377,11 @@ def _compact(text: str) -> str:
 
 def _in_one_spelling(name: str) -> str:
     name = _FRACTION.sub(r"\1:\2", _compact(name)).replace("/", ":")
-    name = _MARKS.sub("", name)
+    is_vector = "\\vec" in name
+    name = _PRIMED.sub(lambda m: f"d{m[1]}:d{m[2] or 'x'}", _MARKS.sub("", name))
     if name == "f(x)":
         return "y"
-    if re.fullmatch("[A-Z]{2,3}", name):  # the segment BA is AB, the angle CBA is ABC
+    if re.fullmatch("[A-Z]{2,3}", name) and not is_vector:  # the segment BA is AB, the angle CBA is ABC
         return min(name, name[::-1])
     return "+".join(sorted(name.split("+")))
 
@@ -371,13 +397,13 @@ def as_union(text: str) -> str:
     elif match := _PUNCTURED.fullmatch(text):
         interval, points = match.groups()
     elif match := _AND_OTHER_THAN.fullmatch(text):
-        name, interval = read_inequality(match[1]) or (match[2], match[1])
+        name, interval = read_inequality(match[1]) or (match[2], match[1].replace(r"\mathbb{R}", REALS))
         if name != match[2]:
             return text
         points = match[3]
     else:
         return text
-    numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(points)]
+    numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(_BOTH_SIGNS.sub(r"\1, -\1", points))]
     values = sorted({number.value for number in numbers if number is not None})
     ends = interval[1:-1].split(",")
     if len(values) != len(numbers) or len(ends) != 2 or not _lie_between(ends, values):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from megatron_sspo.reward.answers.units import CURRENCIES, factor_between, read_tail
@@ -61,6 +61,10 @@ class Number:
         """
         places = self.places - max(0, self.digits - _DOUBLE_DIGITS)
         return self.digits >= _ENOUGH_DIGITS and places > 0 and _is_rounded(self.value, value, places)
+
+    def as_share(self) -> "Number":
+        """Returns 0.306 for 30.6%; any other number as it is."""
+        return replace(self, value=self.value / 100, percent=False, places=self.places + 2) if self.percent else self
 
     def rounds(self, value: Fraction) -> bool:
         """Returns whether this decimal, of two significant digits or more, is a value rounded or cut off there."""

@@ -7,6 +7,7 @@ import re
 
 from megatron_sspo.reward.answers.answer import split_list
 from megatron_sspo.reward.answers.names import read_assignments
+from megatron_sspo.reward.answers.number import read_number
 
 _MATRIX = re.compile(
     r"[(\[]?\s*\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}(?:\s*\{[^{}]*\})?(.*)\\end\s*\{\1\}\s*[)\]]?", re.DOTALL
@@ -21,6 +22,14 @@ _WHOLE_IN_BRACKETS = re.compile(r"^\s*(?:\(|\\\{)([^(){}]*)(?:\)|\\\})\s*$")
 _COEFFICIENT = r"-?(?:[0-9]*(?:\.[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\}|[0-9]*\\sqrt\{[0-9]+\})"
 _COMPONENTS = re.compile(
     rf"(?:({_COEFFICIENT})i)?(?:((?:^|\+|(?=-)){_COEFFICIENT})j)?(?:((?:^|\+|(?=-)){_COEFFICIENT})k)?"
+)
+
+# \frac{1}{\sqrt{14}}(1, 2, 3)
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_ROOT = rf"(?:{_NUMBER}\s*)?\\sqrt\s*(?:\{{{_NUMBER}\}}|[0-9])"
+_PART = rf"\{{\s*(?:{_NUMBER}|{_ROOT})\s*\}}"
+_MULTIPLE = re.compile(
+    rf"(?P<sign>-?)\s*(?P<factor>{_NUMBER}(?:\s*/\s*{_NUMBER})?|{_ROOT}|\\frac\s*{_PART}\s*{_PART}|(?<=-))\s*(?:\\cdot\s*)?(?=\()"
 )
 
 _CASES = re.compile(
@@ -60,7 +69,9 @@ def read_coordinates(text: str) -> dict[str, str] | None:
         found = dict(zip(names, items, strict=True))
     else:
         brackets, items = split_list(text, thousands=False)
-        named = read_assignments(items) if not brackets and len(items) > 1 and " or " not in text else None
+        named = (
+            read_assignments(items) if brackets in ("", "()", "{}") and len(items) > 1 and " or " not in text else None
+        )
         if named is None:
             return None
         found = named
@@ -84,6 +95,26 @@ def read_components(text: str) -> str | None:
         return None
     parts = ["0" if part is None else part.removeprefix("+") for part in match.groups()[: 3 if match[3] else 2]]
     return f"({','.join(part + '1' if part in ('', '-') else part for part in parts)})"
+
+
+def multiply_point(text: str) -> str:
+    """Returns the point (4,6) for its multiple `2(2,3)`, whose factor has no letters; any other text as it is."""
+    match = _MULTIPLE.match(text)
+    brackets, items = split_list(text[match.end() :], thousands=False) if match else ("", [])
+    if match is None or brackets != "()" or len(items) < 2:
+        return text
+    sign, factor = match["sign"], match["factor"] or "1"
+    return f"({','.join(_product(sign, factor, item) for item in items)})"
+
+
+def _product(sign: str, factor: str, item: str) -> str:
+    number, value = read_number(factor), read_number(item)
+    if number and value and not (value.percent or value.unit):
+        return str(number.value * value.value * (-1 if sign else 1))
+    if value and value.value in (-1, 0, 1):
+        is_negative = bool(sign) != (value.value < 0)
+        return f"{'-' if is_negative else ''}{factor}" if value.value else "0"
+    return f"{sign}({factor})({item})"
 
 
 def as_list(matrix: list[list[str]]) -> list[str]:

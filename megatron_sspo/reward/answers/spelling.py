@@ -145,12 +145,14 @@ _OPTION = re.compile(
     re.IGNORECASE,
 )
 _IS_THE_ANSWER = re.compile(
-    r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+)?(?:answer|option|choice|solution))\.?$", re.IGNORECASE
+    r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+|only\s+|unique\s+)?(?:answer|option|choice|solution))\.?$",
+    re.IGNORECASE,
 )
 _HOPE = re.compile(r"\.?\s+I hope (?:it|this) is correct\.?$")  # the end of Minerva's answers
 _LABEL = re.compile(
     r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about|possible|extraneous|reject(?:ed)?|discard(?:ed)?|invalid|false)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
+_LABEL_OF_ITEM = re.compile(r"(?<=,)\s*([A-Za-z]?[a-z]{2,}(?: [a-z]+)?)\s*:\s*(?=[-+0-9\\$.])")  # mean: 5, median: 4
 _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
     re.IGNORECASE,
@@ -174,9 +176,14 @@ _ALL_REALS = re.compile(
 )
 _INTEGERS = re.compile(r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?integers", re.IGNORECASE)
 _INFINITELY_MANY = re.compile(
-    r"(?:there\s+(?:are|exist)\s+)?(?:infinitely\s+many(?:\s+solutions)?|infinite\s+solutions)", re.IGNORECASE
+    r"(?:there\s+(?:are|exist)\s+)?(?:infinitely\s+many(?:\s+solutions)?|infinite(?:\s+(?:number\s+of\s+)?solutions)?)",
+    re.IGNORECASE,
 )
 _MISSING = re.compile(r"(?:(?:the\s+)?limit\s+)?(?:does\s+not\s+exist|DNE|(?:is\s+)?undefined)", re.IGNORECASE)
+_OF_SERIES = re.compile(  # convergence, alone or of what the question names
+    r"(?:(?:the|this)\s+(?:(?:infinite|improper|given|power|alternating)\s+)?(?:series|sequence|integral)\s+|it\s+)?(?:is\s+)?(con|di)verge(?:s|nt)",
+    re.IGNORECASE,
+)
 _POSITIVE_REALS = re.compile(
     r"\\mathbb\{R\}(?:[\^_](?:\{\+\}|\+)|_\{>\s*0\})|(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?positive\s+real(?:s|\s+numbers)",
     re.IGNORECASE,
@@ -189,6 +196,16 @@ _POSITIVE_INTEGERS = re.compile(
 _PARITY = re.compile(
     r"(?:(?:all|every|any)\s+)(positive\s+)?(odd|even)(?:\s+(?:positive\s+)?(?:integers?|numbers?))?(?:\s+[a-z])?|"
     r"(positive\s+)?(odd|even)(?:\s+(?:integers?|numbers?)(?:\s+[a-z])?|\s+[a-z])|[a-z]\s+(?:is\s+)?(odd|even)",
+    re.IGNORECASE,
+)
+_QUADRANTS = {
+    **dict.fromkeys(("i", "1", "first", "one"), 1),
+    **dict.fromkeys(("ii", "2", "second", "two"), 2),
+    **dict.fromkeys(("iii", "3", "third", "three"), 3),
+    **dict.fromkeys(("iv", "4", "fourth", "four"), 4),
+}
+_QUADRANT = re.compile(
+    rf"(?:in\s+)?(?:the\s+)?(?:(first|second|third|fourth)\s+quadrant|quadrant\s+({'|'.join(_QUADRANTS)}))",
     re.IGNORECASE,
 )
 _TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top)\s*\})")
@@ -336,7 +353,10 @@ def drop_lead(text: str) -> str:
     if "I hope" in text:
         text = _HOPE.sub("", text)
     if ":" in text:
-        text = _LINE_LABEL.sub("", _LABEL.sub(r"\1 = ", text))
+        labelled = _LABEL.sub(r"\1 = ", text)
+        if labelled != text:
+            labelled = _LABEL_OF_ITEM.sub(r" \1 = ", labelled)
+        text = _LINE_LABEL.sub("", labelled)
     text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
     if " win" in text or " has" in text or "winner" in text:
         text = _OF_GAMES.sub("", text)
@@ -351,12 +371,16 @@ def respell_whole(text: str) -> str:
         return "infinitely many"
     if _MISSING.fullmatch(text):
         return "DNE"
+    if match := _OF_SERIES.fullmatch(text):
+        return f"{match[1]}verges".lower()
     if text == r"\mathbb{R}" or _ALL_REALS.fullmatch(text):
         return r"(-\infty,\infty)"
     if _POSITIVE_REALS.fullmatch(text):
         return r"(0,\infty)"
     if _POSITIVE_INTEGERS.fullmatch(text):
         return r"\mathbb{Z}^{+}"
+    if match := _QUADRANT.fullmatch(text):
+        return f"quadrant {_QUADRANTS[(match[1] or match[2]).lower()]}"
     if match := _PARITY.fullmatch(text):
         return f"all {match[1] or match[3] or ''} {match[2] or match[4] or match[5]} integers".lower()
     if match := _TRANSPOSED.fullmatch(text):

@@ -6,6 +6,7 @@ from fractions import Fraction
 from megatron_sspo.reward.answers.formula import FUNCTIONS
 from megatron_sspo.reward.answers.measures import ratio, unit_of
 from megatron_sspo.reward.answers.words.languages import CHANGING, SCALES
+from megatron_sspo.reward.answers.words.spelled import respell_numerals
 
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
@@ -19,6 +20,7 @@ _IN_BRACKETS = re.compile(
 _NOUN = re.compile(r"(?!(?:times|percents)$)[a-z]{3,}[a-rtv-z]s")  # in brackets after a number: 17 (apples)
 # $42 to buy the book; 42 apples for the class
 _PURPOSE = re.compile(r"\s+(?:to\s+[a-z]+|for)\s+(?:the|an?|his|her|their|its|all)(?:\s+[a-z]+)+$")
+_POSSESSIVE = re.compile(r"(?<=[a-z]{2})'s?(?=\s[a-z]{2})")  # at the farmers' market
 _DIRECTION = re.compile(
     r"(?<=[a-z0-9])\s+(?:(?:to|towards?) the\s+)?(?:north|south|east|west|left|right|(?:up|down|in|out)wards?)$", re.I
 )
@@ -102,6 +104,8 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
         return False, f"degree {scale}".strip()
     if tail.strip() in _MARKS:
         return False, _MARKS[tail.strip()]
+    if "'" in tail:
+        tail = _POSSESSIVE.sub("", tail)
     if "\\" in tail:
         tail = _OHM.sub(r" \1ohm", _MICRO.sub(" micro", tail))
     tail = _DIGIT_AS_POWER.sub(r"\1^\2", tail)
@@ -160,8 +164,12 @@ def _is_unit(word: str, after_space: bool) -> bool:
 
 def read_sum(text: str) -> dict[str, Fraction] | None:
     """Returns the numbers of `4 hours and 30 minutes` by their units; None for a single one, or an unknown unit."""
-    text = _FEET.sub(" feet ", text.removesuffix('"') + " inches" if text.endswith('"') else text)
-    parts = [part for part in re.split(r"\s*(?:,|\band\b)\s*|(?<=[A-Za-z])\.?\s*(?=[0-9])", text) if part]
+    if text.endswith(('"', "''")):
+        text = text.rstrip("'\"") + " inches"
+    text = _FEET.sub(" feet ", text)
+    parts = [
+        respell_numerals(part) for part in re.split(r"\s*(?:,|\band\b)\s*|(?<=[A-Za-z])\.?\s*(?=[0-9])", text) if part
+    ]
     found: dict[str, Fraction] = {}
     for part in parts:
         match = _NUMBER_WITH_UNIT.fullmatch(part)

@@ -20,7 +20,7 @@ _SHORT_INDEX = re.compile(r"(?<=[_^])\{([0-9A-Za-z])\}")
 _SPACE_BETWEEN_LETTERS = re.compile(r"(?<=(?<![A-Za-z\\])[A-Za-z])\s+(?=[A-Za-z](?![A-Za-z]))")  # E(X Y)
 _OF_INTEGRATION = re.compile(r"(?<=[^\s+])\s*\+\s*C$")
 _ANY_CONSTANT = re.compile(r"(?<=[^\s+])\s*\+\s*[CcKk]$")
-_PRIMED = re.compile(r"[A-Za-z]'+(?![a-z])")
+_PRIMED = re.compile(r"(?<![a-z]{2})[A-Za-z]'+(?![a-z])")
 _ANGLE = re.compile(r"\\angle\s*\{?\s*([A-Z]{3})(?![A-Za-z])")
 _CAPITALS = re.compile("[A-Z]{3,}")
 _SEGMENT = re.compile(r"(?<![A-Za-z\\])[A-Z]{2}(?![A-Za-z])")
@@ -196,11 +196,17 @@ def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdi
     numbers = read_number(gold), read_number(side)
     if numbers[0] and numbers[1] and numbers[0].equals(numbers[1]):
         return True
+    if numbers[0] is None or numbers[1] is None:  # 11/36 is about 30.6%
+        numbers = tuple(number.as_share() if number else None for number in numbers)
+    elif numbers[0].percent != numbers[1].percent:
+        numbers = numbers[0].as_share(), numbers[1].as_share()
     values: list[Fraction | None] = []
     for number, text in zip(numbers, (gold, side), strict=True):
         value = number.value if number else arithmetic_value(_without_units(text))
-        values.append(value if value is not None or formulas is None else formulas.value_of(text))
+        values.append(value if value is not None or formulas is None else formulas.value_of(split_unit(text)[0]))
     left, right = values
+    if factor_between(split_unit(side)[1], split_unit(gold)[1]) != 1:
+        left = right = None
     if left is None or right is None:
         return formulas.is_same(gold, side) if formulas else None
     if _is_equal(left, right):

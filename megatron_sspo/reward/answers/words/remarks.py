@@ -24,15 +24,29 @@ _KIND = (
     r"(?:only|unique|minimum|maximum|min|max|smallest|largest|exact|final|total|simplified|solution|value|answer|root|number)"
     r"|(?:an?\s+)?(?:double|triple|repeated)\s+root|(?:with\s+)?multiplicity\s+[2-9]"
 )
-_IN_BRACKETS = re.compile(rf"\s*\(\s*(?:{_CONDITION}|{_REASON}|{_KIND})\s*\)$", re.IGNORECASE)
+_IN_BRACKETS = re.compile(
+    rf"\s*\(\s*(?:{_CONDITION}|{_REASON}|(?:(?:which|this|it)\s+is\s+)?{_KIND})\s*\)$", re.IGNORECASE
+)
 # "7 when x = 1" may have other values elsewhere, if no comma sets the condition apart.
 _AFTER_VALUE = re.compile(
     rf"(?<=[^\s,])(?:\s*,\s*{_CONDITION}|\s+(?:at|(?:attained|achieved|reached)\s+(?:at|when|for))\s+{_PLACES})$",
     re.IGNORECASE,
 )
+# "\frac{x+1}{x-1}, x \ne 1" after a formula of x: where it has no value. A set without its exceptions is another.
+_DOMAIN = re.compile(
+    rf"(?:\s*,\s*|\s+|\s*(?=\())(?:\(\s*)?(?:(?:for|where|with|if|provided(?:\s+that)?)\s+)?(?:all\s+)?(?P<letter>[A-Za-z])\s*\\ne\s*"
+    rf"(?:\\pm\s*)?{_VALUE}(?:\s*(?:,|\band\b)\s*(?:(?P=letter)\s*\\ne\s*)?{_VALUE}){{0,3}}\s*\)?$"
+)
+# "2^n - 1 for all n \ge 1", "for positive integers n", after a formula of n
+_INDICES = re.compile(
+    r"(?:\s*,\s*|\s+|\s*(?=\())(?:\(\s*)?(?:for|where|with)?\s*(?:all|any|every|each)?\s*(?:positive\s+integers?\s+)?(?P<letter>[kmn])"
+    r"(?:\s*\\ge\s*[01]|\s*\\in\s*\\mathbb\{[NZ]\}(?:[\^_](?:[*+]|\{[*+]\}))?|(?<=integer\s[kmn])|(?<=integers\s[kmn]))\s*\)?$"
+)
+_RELATION = re.compile(r"[=<>:,;|\[\]]|\\(?:le|ge|ne|cup|cap|in|setminus|approx)(?![A-Za-z])")
 # A clause after a comma, in which no number may stand: it might be the answer.
 _CLAUSE = re.compile(
-    rf"\s*,\s+(?:which|who)\s+(?:is|are|was|were|has|have)\b(?:(?![0-9\\=]){_UNCHANGED}){{0,200}}$", re.IGNORECASE
+    rf"\s*,\s+(?:(?:which|who)\s+(?:is|are|was|were|has|have|satisf(?:y|ies)|works)|as\s+(?:required|desired|claimed|expected|needed|requested))\b(?:(?![0-9\\=]){_UNCHANGED}){{0,200}}$",
+    re.IGNORECASE,
 )
 # "2x = 6, so x = 3": what stands before the last step is no part of the answer.
 _STEPS = re.compile(
@@ -53,6 +67,20 @@ def drop_steps(gold: str, answer: str) -> str:
     if not _WORD_OF_STEP.search(answer) or _WORD_OF_STEP.search(gold):
         return answer
     return _STEPS.sub("", answer)
+
+
+def drop_domain(gold: str, answer: str) -> str:
+    """Returns the formula of `x + 1, x \\ne 1` or `2^n, n \\ge 1`; any other answer, or one of several, as it is.
+
+    Args:
+        gold: the gold answer, a text that `clean` returned; if it is no formula of x, the answer is not changed.
+        answer: the answer, alike.
+    """
+    match = _DOMAIN.search(answer) if "\\ne" in answer else _INDICES.search(answer)
+    if match is None or _RELATION.search(gold) or _RELATION.search(answer[: match.start()]):
+        return answer
+    letter = re.compile(rf"(?<![A-Za-z\\]){match['letter']}(?![A-Za-z])")
+    return answer[: match.start()] if letter.search(gold) and letter.search(answer[: match.start()]) else answer
 
 
 def drop_remark(gold: str, answer: str) -> str:

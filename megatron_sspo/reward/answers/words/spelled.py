@@ -47,6 +47,12 @@ _FRACTION = re.compile(
     rf"(?:(?P<top>an?|{_WORDS})[\s-]+(?P<part>{'|'.join(_PARTS)})s?|half)",
     re.IGNORECASE,
 )
+# The same before a noun or a unit: "two and a half hours", "half an hour".
+_FRACTION_OF_UNIT = re.compile(
+    rf"(?P<sign>)(?P<whole>{_WORDS})\s+and\s+(?:(?P<top>an?|{_WORDS})[\s-]+(?P<part>{'|'.join(_PARTS)})s?|half)"
+    r"(?=\s+(?!(?:times|of|an?|to|or|and|is|in|as)\b)[A-Za-z\\])|half\s+an?(?=\s+(?:hour|minute|day|year|mile|meter|metre|inch|pound|dollar|gallon|pint|liter|litre|ton)s?$)",
+    re.IGNORECASE,
+)
 # Numerals at the start of a text; those of "three quarters of a mile" are another number, and are left as words.
 _IN_WORDS = re.compile(
     rf"(?:(?P<sign>negative|minus)\s+)?(?:an?\s+(?=hundred|dozen|thousand|million|billion|trillion))?"
@@ -76,6 +82,8 @@ def respell_numerals(text: str) -> str:
     """Returns a text with digits for the number in words at its start: "25 apples" for "twenty-five apples"."""
     if fraction := _FRACTION.fullmatch(text):
         return _in_digits(fraction) or text
+    if fraction := _FRACTION_OF_UNIT.match(text):
+        return f"{_in_digits(fraction)}{text[fraction.end() :]}" if _in_digits(fraction) else text
     match = _IN_WORDS.match(text)
     value = _value_of(re.split(r"[\s-]+", match["words"].lower())) if match else None
     if match is None or value is None:

@@ -1,0 +1,140 @@
+"""Answers that state one value in two notations, announce it after steps, or remark where a formula holds."""
+
+import pytest
+
+from megatron_sspo.reward.answers.verify import is_equivalent
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        (r"\frac{5}{2}", r"\frac{5}{2} (or 2.5)", True),
+        (r"\frac{5}{2}", r"\frac{5}{2} (or 2.6)", False),
+        ("1/4", r"\frac{1}{4} \text{ or } 25\%", True),
+        ("1/4", "1/4, or equivalently 0.25", True),
+        ("1/4", "0.25, i.e., 1/4", True),
+        ("1/4", "1/4 (25%)", True),
+        ("1/4", "1/4 or 0.26", False),
+        ("1/4", "1/4 or 1/3", False),
+        ("1/4", "0.26 or 1/4", False),
+        ("1.5", "1.5 hours (90 minutes)", True),
+        ("1.5", "1.5 hours (80 minutes)", False),
+        ("12", "12 cm or 12 m", False),
+        ("5", "5%, or 5", False),
+        ("0.05", "5%, or 0.05", True),
+        ("5", "5 or", False),
+        ("11/36", "11/36 (≈ 30.6%)", True),
+        ("11/36", r"\frac{11}{36} or about $30.6\%$", True),
+        ("11/36", "11/36 (≈ 31.6%)", False),
+        ("11/36", "11/36 (≈ 0.306%)", False),
+        ("11/36", "11/36 (≈ 30.6)", False),
+        ("50", "50 (about 0.5)", False),
+        ("12", "twelve (12)", True),
+        ("12", "12 (13)", False),
+        ("3", "3 (mod 7)", False),
+        ("3", "3 or -3", False),
+        ("3", "3, or about 3.2", False),
+        ("3", "about 3 or 3.0", False),
+        ("42", "42 or 42 million", False),
+        ("42", "42, which is half of 84", False),
+        ("n", "n (n)", False),
+        ("A", "A (or B)", False),
+        ("Yes", "Yes (no)", False),
+        (r"2\sqrt{3}", r"2\sqrt{3} (approximately 3.46)", True),
+        (r"2\sqrt{3}", r"2\sqrt{3}, which is about 3.46", True),
+        (r"2\sqrt{3}", r"2\sqrt{3} (\approx 3.46)", True),
+        (r"2\sqrt{3}", r"2\sqrt{3} (approximately 3.47)", False),
+        (r"2\sqrt{3}", r"2\sqrt{3}, or about 4", False),
+        (r"2\sqrt{3}", r"2\sqrt{2} (approximately 3.46)", False),
+        (r"\sqrt{13} \text{ cm}", r"\sqrt{13} \approx 3.61 \text{ cm}", True),
+        (r"\sqrt{13} \text{ cm}", r"\sqrt{13} \text{ cm} \approx 3.61 \text{ cm}", True),
+        (r"\sqrt{13} \text{ cm}", r"\sqrt{13} \approx 3.61 \text{ m}", False),
+        (r"\sqrt{13} \text{ cm}", r"\sqrt{13} \approx 3.16 \text{ cm}", False),
+    ],
+)
+def test_a_value_in_two_notations(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("96", "- Case 1: 32\n- Case 2: 64\n\nTotal: **96**", True),
+        ("96", "We add 32 and 64.\n\n**Answer:** 96", True),
+        ("96", "32 + 64 = 96\n\nThe final answer is 96.", True),
+        ("96", "We add 32 and 64.\n\nAnswer: not 96", False),
+        ("96", "We add 32 and 64.\n\nAnswer: 96 or 97", False),
+        ("96", "Answer: 95\n\nAnswer: 96", False),
+        ("96", "Case 1: 95\nCase 2: 96", False),
+        ("96", "Total: 96\nMinus two", False),
+        ("17", r"First we get \boxed{12}. Then the final answer is \boxed{17}.", True),
+        ("17", "\\boxed{12} balls.\n### Final Answer\n$$\\boxed{17}$$", True),
+        ("12", r"First we get \boxed{12}. Then the final answer is \boxed{17}.", False),
+        ("17", r"The final answer is \boxed{18}. The final answer is \boxed{17}.", False),
+        ("17", r"The answer is \boxed{18}. The final answer is \boxed{17}.", False),
+        ("17", r"\boxed{18} Final answer: \boxed{17} \boxed{16}", False),
+        ("17", r"\boxed{18} \boxed{17}", False),
+        ("12", "$n = 12$ is the only solution.", True),
+        ("12", "$n = 12$ is not the only solution.", False),
+        ("648", r"Therefore, the number of three-digit numbers is $9 \cdot 9 \cdot 8 = 648$.", True),
+        ("648", "The number of non-zero digits is 647.", False),
+        ("5", "x = 5 (which is the only root)", True),
+        ("5", "x = 5 (which is not the only root)", False),
+        ("5", "5, which satisfies the equation", True),
+        ("5", "5, as required", True),
+        ("5", "5, as required by 6", False),
+        ("18", "She makes $18 every day at the farmers' market.", True),
+        ("18", "18'", False),
+    ],
+)
+def test_the_conclusion_after_steps(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        (r"\frac{x+1}{x-1}", r"\frac{x+1}{x-1}, \quad x\neq 1", True),
+        (r"\frac{x+1}{x-1}", r"\frac{x+1}{x-1} (x \neq 1, -1)", True),
+        (r"\frac{x+1}{x-1}", r"\frac{x+1}{x-1} for x \neq \pm 1", True),
+        (r"\frac{x+1}{x-1}", r"\frac{x-1}{x+1}, x \neq 1", False),
+        ("1<x<3", r"1<x<3, x\ne 2", False),
+        ("(1,3)", r"(1,3), x\ne 2", False),
+        ("y=2x", r"y=2x, x\ne 0", False),
+        ("x", r"x\ne 2", False),
+        ("2^n-1", r"2^n-1 \text{ for all } n \ge 1", True),
+        ("2^n-1", r"2^n-1 for positive integers n", True),
+        ("2^n-1", r"2^n-1 \text{ for } n \ge 5", False),
+        ("2^n-1", r"2^n, n \ge 1", False),
+        (r"\frac{1}{1-x}, |x|<1", r"\frac{1}{1-x} \text{ for } |x|<1", True),
+        (r"\frac{1}{1-x}, |x|<1", r"\frac{1}{1-x} \text{ for } |x|<2", False),
+    ],
+)
+def test_where_a_formula_holds(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("2.5 hours", "two and a half hours", True),
+        ("2.5 hours", "two and a half minutes", False),
+        ("2.5", "two and a half times", False),
+        ("2.5", "two and a half million", False),
+        ("30 minutes", "half an hour", True),
+        ("30 minutes", "half an hour late", False),
+        ("$4.50", "four dollars and fifty cents", True),
+        ("$4.50", "four dollars and fifteen cents", False),
+        ("5 feet 10 inches", "5'10''", True),
+        ("5 feet 10 inches", "5'11''", False),
+        ("Quadrant II", "the second quadrant", True),
+        ("Quadrant II", "the third quadrant", False),
+        ("converges", "The series is convergent.", True),
+        ("converges", "The series does not converge.", False),
+        ("Infinite", "infinitely many", True),
+        ("Mean = 5, Median = 4", "mean: 5, median: 4", True),
+        ("Mean = 5, Median = 4", "mean: 4, median: 5", False),
+    ],
+)
+def test_quantities_in_words(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
