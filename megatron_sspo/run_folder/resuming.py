@@ -168,7 +168,7 @@ def _check_architecture(model: Path, checkpoint: Path) -> None:
     written = checkpoint / "trainer" / "config.json"
     if not written.exists():
         return
-    before, now = (_architecture(read_json(path)) for path in (written, model / "config.json"))
+    before, now = (_architecture(read_json(path), path.parent) for path in (written, model / "config.json"))
     for name in now:
         if now[name] != before.get(name):
             raise UserError(
@@ -186,7 +186,7 @@ def _check_initial_model(source: Path, initial: Path) -> None:
         return
     try:
         with open_folder(initial) as folder:
-            folder.check(load_family(folder.config).rows(folder.config, size(folder.config, "vocab_size")))
+            folder.check(load_family(folder.config, initial).rows(folder.config, size(folder.config, "vocab_size")))
         tokenizer = load_tokenizer(initial)
         end_tokens(initial, read_config(initial), tokenizer)
         if not (initial / "generation_config.json").exists():
@@ -200,9 +200,9 @@ def _check_initial_model(source: Path, initial: Path) -> None:
         ) from error
 
 
-def _architecture(config: Mapping[str, Any]) -> dict[str, Any]:
+def _architecture(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Returns Megatron's arguments except for the number of positions, which changes no result."""
-    family = load_family(config)
+    family = load_family(config, folder)
     fields = {**family.transformer_fields(config), **family.model_fields(config)}
     return {name: value for name, value in fields.items() if name != "max_sequence_length"}
 
