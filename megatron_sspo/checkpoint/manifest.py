@@ -9,7 +9,7 @@ from typing import Any
 
 from isal.isal_zlib import crc32
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.files.reading import open_file
 from megatron_sspo.files.writing import write_atomically
 
@@ -67,7 +67,9 @@ def read_manifest(checkpoint: Path) -> Manifest:
     except FileNotFoundError as error:
         raise _damaged_error(checkpoint, f"it has no {NAME}") from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, *_TOO_LARGE) as error:
-        raise _damaged_error(checkpoint, f"{NAME} cannot be read: {error!r}") from error
+        raise _damaged_error(
+            checkpoint, f"{NAME} cannot be read: {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:

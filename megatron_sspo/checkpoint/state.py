@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
-from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
+from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import check_regular_file, read_bytes
 from megatron_sspo.files.writing import flush_to_disk, write_atomically
 from megatron_sspo.types import RolloutGroup
@@ -125,5 +125,6 @@ def _damage_as_user_error(path: Path) -> Iterator[None]:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"the checkpoint {path} is damaged ({error!r}): delete that folder to resume from an older one"
+            f"the checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}): delete that folder to "
+            "resume from an older one"
         ) from error

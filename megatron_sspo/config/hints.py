@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -28,7 +29,8 @@ def convert_to_hint(value: Any, hint: Any) -> Any:
     except Exception:  # the annotation cannot be used (pydantic's errors, NameError); the user's value may be right
         return value
     try:
-        return adapter.validate_python((value,))[0]
+        found = adapter.validate_python((value,))[0]
+        return value if isinstance(found, Iterator) else found  # pydantic reads an Iterable later, and only once
     except ValidationError:
         pass
     except Exception:  # isinstance fails for some protocols

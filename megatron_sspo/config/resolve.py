@@ -58,17 +58,19 @@ def short_names(folder: str, attribute: str) -> list[str]:
 
 
 def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *given: Any) -> Any:
-    """Returns `function(*given, **options)`, after `check_options`.
+    """Returns `function(*given, **options)`, with the options as `check_options` returns them.
 
     Raises:
         UserError: `check_options` fails, or the user's own function raises; the message has the line.
     """
-    check_options(function, options, what, num_given=len(given))
+    converted = check_options(function, options, what, num_given=len(given))
     with surroundings_kept(what), user_code_errors(what):
-        return function(*given, **options)
+        return function(*given, **converted)
 
 
-def check_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *, num_given: int = 0) -> None:
+def check_options(
+    function: Callable[..., Any], options: Mapping[str, Any], what: str, *, num_given: int = 0
+) -> dict[str, Any]:
     """Compares the options that a user wrote with the parameters of the function that receives them.
 
     The function's module may define `check_values(**options)`, which is called last.
@@ -76,6 +78,10 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
     Args:
         what: the owner of the options, for the message: "the source 'jsonl'".
         num_given: the number of leading positional arguments that the caller adds; they are not options.
+
+    Returns:
+        The options by name. A value whose JSON stands for another type has the type of the parameter's annotation: a
+        tuple or set for a list, a Path or a member of an enumeration for text, a dataclass for a dict.
 
     Raises:
         UserError: the function does not have an option, an option without a default is missing, or a value does not
@@ -96,10 +102,11 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
         raise UserError(
             f"{what} needs the option {', '.join(missing)}: {its_options}, and it is called with nothing else"
         )
+    converted = {}
     for name, value in options.items():
         hint = by_name[name].annotation if name in by_name else Any
         try:
-            convert_to_hint(value, Any if hint is inspect.Parameter.empty else hint)
+            converted[name] = convert_to_hint(value, Any if hint is inspect.Parameter.empty else hint)
         except HintMismatch:
             given = describe_value(value)
             raise UserError(f"{what}: the option {name} must be {_describe_type(hint)}, but is {given}") from None
@@ -110,7 +117,8 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], what
     check = getattr(inspect.getmodule(function), "check_values", None)
     if check is not None:
         with user_code_errors(what):
-            check(**options)
+            check(**converted)
+    return converted
 
 
 def check_members(value: Any, interface: type, what: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from megatron_sspo.data.tokenizer_trial import try_tokenizer
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.weights.formats.companions import check_tokenizer_files
+from megatron_sspo.weights.formats.companions import check_text_files, check_tokenizer_files
 from megatron_sspo.weights.transformers_config import read_config
 
 
@@ -35,9 +35,10 @@ def load_tokenizer(model_path: Path, *, trial: bool = False) -> Any:
         raise
     except BaseException as error:  # a panic of the Rust library is not an Exception
         read_config(model_path)  # Transformers reads config.json first
-        raise UserError(
-            f"{model_path} has no tokenizer that can be read ({first_line(error)}): copy tokenizer.json there"
-        ) from error
+        check_text_files(model_path)
+        is_there = (model_path / "tokenizer.json").exists()
+        remedy = "replace its tokenizer files by those of the model" if is_there else "copy tokenizer.json there"
+        raise UserError(f"{model_path} has no tokenizer that can be read ({first_line(error)}): {remedy}") from error
     if len(found) <= len(getattr(found, "added_tokens_decoder", ())):  # Transformers makes an empty one without files
         raise UserError(f"{model_path} has no tokenizer, or one without a vocabulary: copy tokenizer.json there")
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
-from megatron_sspo.weights.random import write_random_weights
+from megatron_sspo.weights.random import INITIAL_MODEL, write_random_weights
 from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
 
 
@@ -16,7 +16,7 @@ def random_weights(run: Run, folder: Path, *, is_new: bool) -> Path:
     Args:
         is_new: whether the run has no checkpoint; an earlier attempt may then have used another seed.
     """
-    source, destination = Path(run.model.path), folder / "initial_model"
+    source, destination = Path(run.model.path), folder / INITIAL_MODEL
 
     def write() -> None:
         if is_new:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def check_policy(run: Run, config: Mapping[str, Any], *, for_other_machines: boo
             be shared.
     """
     ddp_config(run.ddp, run.parallel)
-    family = load_family(config)
+    family = load_family(config, Path(run.model.path))
     dtype, replay = getattr(torch, run.model.dtype), run.routing_replay != "none"
     try:
         transformer = transformer_config(family, config, run.parallel, dtype, run.megatron, routing_replay=replay)

@@ -55,7 +55,7 @@ class Policy:
         self.run = run
         self.device = device
         self.folder = open_folder(model_path)
-        self.family = load_family(self.folder.config)
+        self.family = load_family(self.folder.config, self.folder.config_folder)
         dtype = getattr(torch, run.model.dtype)
         self.transformer = transformer_config(
             self.family,

@@ -97,10 +97,10 @@ def _check_model(run: Run, config: Mapping[str, Any], tokenizer: Any) -> None:
     end_tokens(model_path, read_config(model_path), tokenizer)
     check_environment(run.rollouts, tokenizer)
     if run.model.init == "random":
-        load_family(config)
+        load_family(config, model_path)
         return
     with open_folder(model_path) as folder:
-        family = load_family(folder.config)
+        family = load_family(folder.config, folder.config_folder)
         folder.check(family.rows(folder.config, size(folder.config, "vocab_size")))
 
 

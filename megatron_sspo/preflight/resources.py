@@ -35,7 +35,8 @@ def read_model_config(run: Run) -> dict[str, Any]:
             return read_json(path)
     if snapshot := hub_snapshot(folder):
         raise UserError(f"{folder} is the hub's cache of a model: set model.path to its snapshot, {snapshot}")
-    raise UserError(f"{folder} has no config.json: set model.path to a Hugging Face folder")
+    start = "" if folder.is_absolute() else f"; the path is relative to {Path.cwd()}"
+    raise UserError(f"{folder} has no config.json: set model.path to a Hugging Face folder{start}")
 
 
 def memory_of_rank(num_local_ranks: int) -> tuple[int, str]:

@@ -45,12 +45,24 @@ class Family:
     expert_names: ExpertNames | None = None  # None: a model without experts
 
 
-def load_family(config: Config) -> Family:
+def load_family(config: Config, folder: Path | None = None) -> Family:
     """Loads the family of a model, the file `families/<model_type>.py`.
+
+    Args:
+        folder: the folder of config.json, for the message.
 
     Raises:
         UserError: the architecture is not supported, or a field of config.json is refused.
     """
+    try:
+        return _load_family(config)
+    except UserError as error:
+        if folder is None:
+            raise
+        raise UserError(f"{folder}: {error}") from error
+
+
+def _load_family(config: Config) -> Family:
     name = config.get("model_type")
     if name not in short_names(_FOLDER, "family"):  # config.json comes from outside, and must not name other modules
         raise _unsupported(f"model_type {short_repr(name)}")

@@ -7,6 +7,8 @@ from pathlib import Path
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import safetensors_errors_as_user_errors
 
+INITIAL_MODEL = "initial_model"  # the folder of these weights in a run's folder
+
 
 def write_random_weights(model_path: Path, destination: Path, seed: int) -> None:
     """Writes the model of `model_path/config.json` with Transformers' own random initialization.

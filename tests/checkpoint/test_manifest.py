@@ -40,6 +40,13 @@ def test_something_else_in_place_of_the_manifest(tmp_path, make):
         read_manifest(tmp_path)
 
 
+def test_bytes_of_another_file_are_not_printed(tmp_path):
+    (tmp_path / NAME).write_bytes(bytes(range(256)))
+    with pytest.raises(UserError, match=f"is damaged .*{NAME} cannot be read: UnicodeDecodeError: ") as raised:
+        read_manifest(tmp_path)
+    assert "\\x" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     "text", ['{"files": {"a": [1e999, 1]}, "run": {}}', '{"files": {}, "run": {"parallel": null}}']
 )

@@ -1,7 +1,10 @@
 """Finding the Python object of a name in the configuration."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,6 +125,47 @@ def typed(
 )
 def test_values_of_the_parameters_types_are_taken(options) -> None:
     check_options(typed, options, "x")
+
+
+@dataclass(frozen=True)
+class Weights:
+    answer: float = 1.0
+
+
+class Kind(Enum):
+    EXACT = "exact"
+
+
+def annotated(
+    names: tuple[str, ...] = (),
+    units: set[str] = frozenset(),  # pyright: ignore
+    path: Path = Path(),
+    kind: Kind = Kind.EXACT,
+    weights: Weights = Weights(),
+    day: date = date.min,
+    share: float = 0.0,
+    each: Iterable[str] = (),
+) -> tuple[Any, ...]:
+    return names, units, path, kind, weights, day, share, each
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("names", ["a", "b"], ("a", "b")),
+        ("units", ["km"], {"km"}),
+        ("path", "data/x.csv", Path("data/x.csv")),
+        ("kind", "exact", Kind.EXACT),
+        ("weights", {"answer": 2.0}, Weights(2.0)),
+        ("day", "2026-01-31", date(2026, 1, 31)),
+        ("share", 1, 1.0),
+        ("each", ["a"], ["a"]),
+    ],
+)
+def test_a_function_receives_the_type_that_its_annotation_names(name, value, expected) -> None:
+    """A recipe writes options as JSON, which has no tuple, set, path, enumeration, dataclass or date."""
+    found = call_with_options(annotated, {name: value}, "the reward 'x'")[list(annotated.__annotations__).index(name)]
+    assert type(found) is type(expected) and found == expected
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """Damaged files of prompts."""
 
+import bz2
+import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pyarrow
@@ -11,6 +14,7 @@ from megatron_sspo.data.load import load_rows
 from megatron_sspo.data.sources import jsonl, parquet
 from megatron_sspo.errors import UserError
 
+MODULES = {"gzip": gzip, "bzip2": bz2, "xz": lzma}
 LINE = '{"question": "é?", "answer": "1"}'
 
 
@@ -29,6 +33,54 @@ def test_malformed_lines(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(UserError, match="line 2: not") as raised:
         jsonl.rows(tmp_path / "a.jsonl")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"a": 1, "a": 2}', "not a record that can be read (it has 'a' twice): correct the line"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "not a record that can be read (a number has thousands of digits)"),
+    ],
+)
+def test_json_that_cannot_be_read_is_not_called_no_json(tmp_path: Path, line: bytes, message: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(line)
+    with pytest.raises(UserError) as raised:
+        jsonl.rows(tmp_path / "a.jsonl")
+    assert f"line 1: {message}" in str(raised.value)
+
+
+COMPRESSED = [(module.compress(LINE.encode()), f"compressed by {name}: unpack it") for name, module in MODULES.items()]
+OTHERS = [
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "a pointer of Git LFS"),
+    (b"\x28\xb5\x2f\xfd" + bytes(9), "compressed by zstd"),
+    (b"PK\x03\x04" + bytes(9), "a zip archive"),
+    (b"<!DOCTYPE html>\n<html>", "HTML or XML"),
+    *COMPRESSED,
+]
+
+
+@pytest.mark.parametrize(("content", "message"), OTHERS)
+@pytest.mark.parametrize("source", [jsonl, parquet])
+def test_a_file_of_another_format_is_named(tmp_path: Path, content: bytes, message: str, source) -> None:
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        source.rows(tmp_path / "a")
+    assert f"{tmp_path / 'a'} is {message}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PAR1" + bytes(9), "Parquet: give it a name that ends in .parquet"),
+        (f"[{LINE}]".encode(), "a JSON array: write each of its objects on a line of its own"),
+        (f"\ufeff[\n  {LINE}\n]".encode(), "a JSON array"),
+    ],
+)
+def test_a_file_named_jsonl_that_is_none(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        jsonl.rows(tmp_path / "a.jsonl")
+    assert f"a.jsonl is {message}" in str(raised.value)
 
 
 @pytest.mark.parametrize("names", [[f"k{n}" for n in range(100_000)], ["k" * 10**7]])

@@ -50,6 +50,32 @@ def test_damage(folder: Path, name: str, damage) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("tokenizer.json", b"\xef\xbb\xbf"),
+        ("tokenizer_config.json", b"\xef\xbb\xbf"),
+        ("tokenizer_config.json", b"{"),
+        ("special_tokens_map.json", b"{"),
+        ("chat_template.jinja", b"\xe9"),
+    ],
+)
+def test_the_file_that_is_damaged_is_named(folder: Path, name: str, start: bytes) -> None:
+    if name == "special_tokens_map.json":  # Transformers reads it without a tokenizer_config.json
+        (folder / "tokenizer_config.json").unlink()
+    sound = (folder / name).read_bytes() if (folder / name).exists() else b""
+    (folder / name).write_bytes(start + sound)
+    with pytest.raises(UserError, match=rf"{folder / name} is not") as raised:
+        load_tokenizer(folder)
+    assert "copy tokenizer.json" not in str(raised.value)
+
+
+def test_a_wrong_value_in_a_sound_file_does_not_ask_for_the_file_that_is_there(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": 3}')
+    with pytest.raises(UserError, match="replace its tokenizer files"):
+        load_tokenizer(folder)
+
+
 def test_no_tokenizer(folder: Path) -> None:
     for file in folder.glob("tokenizer*"):
         file.unlink()

@@ -115,6 +115,26 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda run: shutil.rmtree(run / "checkpoints"),
         "has a model and no checkpoint, so the run cannot be continued, ",
     ),
+    "the weights of the start are cut": (
+        lambda run: (run / "initial_model/model.safetensors").write_bytes(b"short"),
+        "initial_model, which the run wrote at its start, is damaged (cannot read",
+    ),
+    "the configuration of the start is gone": (
+        lambda run: (run / "initial_model/config.json").unlink(),
+        "initial_model, which the run wrote at its start, is damaged (",
+    ),
+    "the tokenizer of the start is gone": (
+        lambda run: (run / "initial_model/tokenizer.json").unlink(),
+        "and it is written again from the seed",
+    ),
+    "the chat template of the start is gone": (
+        lambda run: (run / "initial_model/chat_template.jinja").unlink(),
+        "is damaged (its chat template is missing): delete that folder",
+    ),
+    "the generation's settings of the start are gone": (
+        lambda run: (run / "initial_model/generation_config.json").unlink(),
+        "is damaged (generation_config.json is missing): delete that folder",
+    ),
     "garbage in the evaluations": (
         lambda run: append(run / "evaluations.jsonl", "garbage\n"),
         "evaluations.jsonl, line 1 is not JSON",
@@ -165,6 +185,12 @@ def test_a_model_of_another_architecture_is_named(trained, run_folder: Path, tmp
     edit(other / "config.json", lambda config: config.update(rms_norm_eps=0.5))
     with pytest.raises(UserError, match=r"model/config.json gives Megatron layernorm_epsilon 0.5, and .*: resume with"):
         look(trained, run_folder, f"model.path={other}")
+
+
+def test_the_weights_of_the_start_may_be_gone(trained, run_folder: Path) -> None:
+    """Accepts it, because they are written again from the seed."""
+    shutil.rmtree(run_folder / "initial_model")
+    assert look(trained, run_folder) == []
 
 
 def test_what_is_sound_is_left_alone(trained, run_folder: Path) -> None:

@@ -476,3 +476,32 @@ def test_unreadable_tokenizer_is_reported_before_anything_is_written(pair, tmp_p
     with pytest.raises(UserError, match=r"cannot read .*tokenizer.json: No such file .*; repair or remove it"):
         convert(pair[1], tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b'{"added_tokens": ['),
+        ("generation_config.json", b"\xff"),
+        ("chat_template.jinja", b"\xe9"),
+        ("additional_chat_templates/tools.jinja", b"\xe9"),
+    ],
+)
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_damaged_file_beside_the_weights_is_not_copied(pair, tmp_path, name, content, kind):
+    file = pair[kind] / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{file} is not"):
+        convert(pair[kind], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_refused_configuration_is_named_with_its_folder(pair, tmp_path, kind):
+    edit_json(pair[kind] / "config.json", lambda config: config.update(hidden_act="gelu"))
+    with pytest.raises(UserError, match=rf"^{pair[kind]}: config.json has hidden_act 'gelu', which is not"):
+        convert(pair[kind], tmp_path / "out")
+    edit_json(pair[kind] / "config.json", lambda config: config.update(model_type="gpt2"))
+    with pytest.raises(UserError, match=rf"^{pair[kind]}: model_type 'gpt2' of config.json is not supported"):
+        convert(pair[kind], tmp_path / "out")

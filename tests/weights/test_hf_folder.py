@@ -74,6 +74,12 @@ def test_the_cache_of_the_hub(checkpoint, tmp_path):
         read_model_config(replace(RUN, model=Model(path=str(cache))))
 
 
+def test_a_relative_path_of_no_model_says_where_it_begins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"^mine has no config.json: .*; the path is relative to {tmp_path}$"):
+        read_model_config(replace(RUN, model=Model(path="mine")))
+
+
 def test_no_such_tensor(sharded):
     with pytest.raises(UserError, match="sharded has no tensor x"):
         HFFolder(sharded).read("x")
@@ -83,12 +89,14 @@ def test_no_such_tensor(sharded):
     ("file", "message"),
     [
         ("model.bin", "has no config.json, and is no Hugging Face checkpoint; .*save_pretrained"),
+        ("update-000002/x", "holds checkpoints of a run; give the path of one of them, such as .*/update-000002$"),
         ("model.gguf", "has a GGUF file, and is no Hugging Face checkpoint; .*save_pretrained"),
         ("mp_rank_00", "is a checkpoint of Megatron's older format torch .*; save it as torch_dist"),
         ("adapter_config.json", r"has the adapter of a model \(adapter_config.json\): merge it"),
     ],
 )
 def test_folders_of_other_kinds(tmp_path, file, message):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("{}")
     with pytest.raises(UserError, match=message):
         HFFolder(tmp_path)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from megatron_sspo.data.other_format import check_is_jsonl
 from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_record
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import dict_without_duplicates, open_file
@@ -45,14 +46,19 @@ def records(path: str | Path) -> Iterator[Record]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
+            if number == 1:
+                check_is_jsonl(path, line)
             place = f"{path}, line {number}"
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")  # a byte order mark may come first
                 values = json.loads(text, object_pairs_hook=dict_without_duplicates)
             except UnicodeDecodeError as error:
                 raise UserError(f"{place}: not UTF-8 ({error.reason}): convert the file to UTF-8") from error
-            except (ValueError, RecursionError) as error:
+            except (json.JSONDecodeError, RecursionError) as error:
                 raise UserError(f"{place}: not JSON ({error}): each line must be one whole JSON object") from error
+            except ValueError as error:  # a name that occurs twice, or a number of more digits than Python converts
+                reason = "a number has thousands of digits" if "digits" in str(error) else str(error)
+                raise UserError(f"{place}: not a record that can be read ({reason}): correct the line") from error
             yield Record(id=f"{path.name}:{number}", place=place, values=values)
 
 

@@ -4,9 +4,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from megatron_sspo.data.other_format import check_is_parquet
 from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_record
 from megatron_sspo.data.sources import narrow_floats
 from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.files.reading import open_file
+
+_LONGEST_START = 64  # bytes, by which another format is recognized
 
 
 def rows(
@@ -48,6 +52,8 @@ def records(path: str | Path, columns: Sequence[str] = ()) -> Iterator[Record]:
 
     path = existing_file(path)
     try:
+        with open_file(path) as start:
+            check_is_parquet(path, start.read(_LONGEST_START))
         file = pyarrow.parquet.ParquetFile(path)
         if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
             raise UserError(f"{path} has two columns {short_repr(twice[0])}, of which one would be lost: rename one")

@@ -19,7 +19,7 @@ from megatron_sspo.weights.conversion.copy import TensorCopier
 from megatron_sspo.weights.conversion.plan import Plan, make_plan
 from megatron_sspo.weights.conversion.progress import Meter
 from megatron_sspo.weights.formats import torch_dist
-from megatron_sspo.weights.formats.companions import check_tokenizer_files, copy_tokenizer_files, write_config
+from megatron_sspo.weights.formats.companions import check_text_files, copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.converted import MANIFEST
 from megatron_sspo.weights.formats.destination import check_destination, partial_path, publish, real_path
 from megatron_sspo.weights.formats.hf_folder import HFFolder
@@ -87,7 +87,7 @@ def convert(
                     f"--config {config_folder} is for a Megatron checkpoint, and {source} is a Hugging Face folder "
                     "that has its own config.json; leave --config out"
                 )
-            check_tokenizer_files(folder.config_folder)
+            check_text_files(folder.config_folder)
             plan = make_plan(folder, dtype)
             bytes_copied = _write(folder, plan, destination, num_threads)
     return Summary(direction, len(plan.targets), plan.num_bytes, bytes_copied)

@@ -46,7 +46,7 @@ def make_plan(folder: ModelFolder, dtype: torch.dtype | None) -> Plan:
     Raises:
         UserError: the folder and the weight table of its family do not match, or a tensor's dtype is not supported.
     """
-    family, num_tensors = load_family(folder.config), len(folder.stored)
+    family, num_tensors = load_family(folder.config, folder.config_folder), len(folder.stored)
     check_counts(folder.config, num_tensors, num_tensors, folder.path)
     rows = family.rows(folder.config, size(folder.config, "vocab_size"))
     folder.check(rows)

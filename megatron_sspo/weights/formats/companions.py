@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
-from megatron_sspo.files.reading import open_file
+from megatron_sspo.files.reading import open_file, read_json, read_text
 
 # All other files of a folder hold weights or describe the old ones.
 _COPIED = (
@@ -58,6 +58,18 @@ def check_tokenizer_files(source: Path) -> list[Path]:
         except OSError as error:
             raise UserError(f"cannot read {file}: {error.strerror}; repair or remove it") from error
     return files
+
+
+def check_text_files(source: Path) -> None:
+    """Raises UserError if one of the files that travel with the weights is cut off, or is no text where it should be.
+
+    Only files that Transformers reads as JSON or as text are read.
+    """
+    for file in check_tokenizer_files(source):
+        if file.suffix == ".json":
+            read_json(file)
+        elif file.suffix in (".jinja", ".txt"):
+            read_text(file)
 
 
 def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.dtype]) -> None:

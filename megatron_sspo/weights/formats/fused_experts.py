@@ -25,7 +25,7 @@ def split_fused_experts(stored: Mapping[str, StoredTensor], config: Config, fold
     """
     if not any(map(_FUSED.fullmatch, stored)):
         return stored
-    names = load_family(config).expert_names
+    names = load_family(config, folder).expert_names
     if names is None:
         return stored
     num_experts = size(config, *EXPERTS)

@@ -86,6 +86,10 @@ class HFFolder(ModelFolder):
         if not os.path.lexists(self.path / "config.json"):
             if snapshot := hub_snapshot(self.path):
                 raise UserError(f"{self.path} is the hub's cache of a model; give the path of its snapshot, {snapshot}")
+            if checkpoints := sorted(self.path.glob("update-*")):
+                raise UserError(
+                    f"{self.path} holds checkpoints of a run; give the path of one of them, such as {checkpoints[-1]}"
+                )
             found = "a GGUF file" if any(self.path.glob("*.gguf")) else "no config.json"
             raise UserError(
                 f"{self.path} has {found}, and is no Hugging Face checkpoint; load the model with Transformers and "

@@ -47,7 +47,7 @@ class MegatronFolder(ModelFolder):
                 "name the Hugging Face folder of the model with --config"
             )
         self.config: dict[str, Any] = read_json(self.config_folder / "config.json")
-        family = load_family(self.config)
+        family = load_family(self.config, self.config_folder)
         self._tensors = read_index(self.path)
         check_counts(self.config, *_count_bounds(self._tensors), self.path)
         # the vocabulary without padding: any further rows of the checkpoint are padding
