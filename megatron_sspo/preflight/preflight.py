@@ -17,6 +17,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_streams
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.preflight import resources
+from megatron_sspo.preflight.initial_model import check_initial_model
 from megatron_sspo.processes.ports import check_address
 from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.reward.protocol import check_prompts
@@ -29,6 +30,7 @@ from megatron_sspo.run_folder import metrics_files, trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.random import INITIAL_MODEL
 from megatron_sspo.weights.transformers_config import read_config
 
 _RESULT_FILES = (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS)  # written after config.json
@@ -160,7 +162,12 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
             f"{folder} has a model and no checkpoint, so the run cannot be continued, and would begin anew in place of "
             f"this one: restore {folder / 'checkpoints'}, or start a new run with --set model.path={folder / 'model'}"
         )
-    return check_resumable(run, folder, found[-1]) if found else None
+    if not found:
+        return None
+    resumable = check_resumable(run, folder, found[-1])
+    if run.model.init == "random":
+        check_initial_model(Path(run.model.path), folder / INITIAL_MODEL)
+    return resumable
 
 
 def check_is_new(folder: Path) -> None:

@@ -8,20 +8,15 @@ from typing import Any
 from megatron_sspo.checkpoint.manifest import Manifest, check_content, check_sizes, read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, read_checkpoint
 from megatron_sspo.config.overrides import config_to_json
-from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import pluralize
-from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.types import Batch, rollouts_of
-from megatron_sspo.weights.family import load_family, size
-from megatron_sspo.weights.formats.open_folder import open_folder
-from megatron_sspo.weights.random import INITIAL_MODEL
-from megatron_sspo.weights.transformers_config import read_config
+from megatron_sspo.weights.family import load_family
 
 _LAYOUT = "the layout is "
 _EFFECTS = {  # of a difference, by the beginning of its line
@@ -72,8 +67,6 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     _check_batches(run, state.batches, checkpoint)
     _check_model(run, manifest, checkpoint)
     _check_architecture(Path(run.model.path), checkpoint)
-    if run.model.init == "random":
-        _check_initial_model(Path(run.model.path), folder / INITIAL_MODEL)
     _check_layout(run, manifest, checkpoint)
     metrics_files.check_rows(folder / metrics_files.METRICS, state.update)
     metrics_files.read_complete_rows(folder / metrics_files.EVALUATIONS)
@@ -175,29 +168,6 @@ def _check_architecture(model: Path, checkpoint: Path) -> None:
                 f"{model / 'config.json'} gives Megatron {name} {now[name]!r}, and {written} {before.get(name)!r}: "
                 "resume with the config.json of the checkpoint"
             )
-
-
-def _check_initial_model(source: Path, initial: Path) -> None:
-    """Checks the model that a run with random weights has written at its start, whose files its last model gets, too.
-
-    If there is none, it will be written again.
-    """
-    if not initial.exists():
-        return
-    try:
-        with open_folder(initial) as folder:
-            folder.check(load_family(folder.config, initial).rows(folder.config, size(folder.config, "vocab_size")))
-        tokenizer = load_tokenizer(initial)
-        end_tokens(initial, read_config(initial), tokenizer)
-        if not (initial / "generation_config.json").exists():
-            raise UserError("generation_config.json is missing")
-        if tokenizer.chat_template is None and load_tokenizer(source).chat_template is not None:
-            raise UserError("its chat template is missing")
-    except UserError as error:
-        raise UserError(
-            f"{initial}, which the run wrote at its start, is damaged ({error}): delete that folder, and it is written "
-            "again from the seed"
-        ) from error
 
 
 def _architecture(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
