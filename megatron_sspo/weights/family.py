@@ -1,6 +1,7 @@
 """The definition of a model family, and the lookup of the family for a config.json."""
 
 import sys
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,7 @@ def require(config: Config, values: Mapping[str, Sequence[Any]]) -> None:
         if field in config and config[field] not in allowed:
             raise UserError(
                 f"config.json has {field} {short_repr(config[field])}, which is not supported: "
-                f"it must be {' or '.join(repr(value) for value in allowed)}"
+                f"it must be {' or '.join(json.dumps(value) for value in allowed)}"
             )
 
 

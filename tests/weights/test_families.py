@@ -312,7 +312,7 @@ def test_fields_that_every_family_refuses(base, field, value):
         (QWEN3_30B_A3B, {"num_local_experts": 64}, "num_experts 128 and num_local_experts 64, which mean the same"),
         (QWEN3_30B_A3B, {"layer_types": ["chunked_attention"] * 48}, "'chunked_attention' in layer 0"),
         (LLAMA, {"layer_types": ["full_attention"] * 15 + ["sliding_attention"]}, "'sliding_attention' in layer 15"),
-        (LLAMA, {"sliding_window": 4096}, "sliding_window 4096, which is not supported: it must be None"),
+        (LLAMA, {"sliding_window": 4096}, "sliding_window 4096, which is not supported: it must be null"),
         (LLAMA, {"rope_theta": 10**400}, "rope_theta 1000.*; it must be a positive, finite number"),
         (LLAMA, {"mlp_bias": True}, "mlp_bias True"),
         (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
