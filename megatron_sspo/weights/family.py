@@ -1,7 +1,7 @@
 """The definition of a model family, and the lookup of the family for a config.json."""
 
-import sys
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
