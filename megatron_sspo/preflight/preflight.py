@@ -13,9 +13,9 @@ from megatron_sspo.data.fit import check_prompts_fit, check_vocabulary
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.open import check_environment
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_streams
-from megatron_sspo.files.reading import read_json
+from megatron_sspo.files.reading import check_regular_file, read_json
 from megatron_sspo.preflight import resources
 from megatron_sspo.preflight.initial_model import check_initial_model
 from megatron_sspo.processes.ports import check_address
@@ -35,6 +35,7 @@ from megatron_sspo.weights.transformers_config import read_config
 
 _RESULT_FILES = (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS)  # written after config.json
 _RESULTS = (*_RESULT_FILES, "model", "curves.png")
+_WRITTEN = (*_RESULT_FILES, "config.json", "log.txt", ".run.lock", "curves.png")  # files that a resumed run writes
 
 
 def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
@@ -156,6 +157,10 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
         check_is_new(folder)
     else:
         _check_is_a_run(folder)
+        with os_errors_as_user_errors():
+            for name in _WRITTEN:
+                if (folder / name).exists():
+                    check_regular_file(folder / name)
     found = list_checkpoints(folder / "checkpoints")
     if resume is not None and not found and (folder / "model").exists():  # a run saves a checkpoint before its model
         raise UserError(

@@ -193,6 +193,14 @@ def test_the_weights_of_the_start_may_be_gone(trained, run_folder: Path) -> None
     assert look(trained, run_folder) == []
 
 
+@pytest.mark.parametrize("name", ["log.txt", "rollouts.jsonl", ".run.lock", "curves.png"])
+def test_a_folder_in_place_of_a_file_that_is_written(trained, run_folder: Path, name: str) -> None:
+    (run_folder / name).unlink(missing_ok=True)
+    (run_folder / name).mkdir()
+    with pytest.raises(UserError, match=f"{name}: it is a folder, not a regular file"):
+        look(trained, run_folder)
+
+
 def test_what_is_sound_is_left_alone(trained, run_folder: Path) -> None:
     assert look(trained, run_folder) == []
     append(run_folder / "metrics.jsonl", '{"update": 3, "reward/me')  # a kill cut it short
