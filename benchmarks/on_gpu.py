@@ -1,6 +1,6 @@
 """Measures a trainer process on one GPU: the output layer, shared prompts, and whole updates of two models.
 
-    python benchmarks/on_gpu.py                  # all three, some three minutes
+    python benchmarks/on_gpu.py                  # all three, a few minutes
     python benchmarks/on_gpu.py --only updates --pairs 5
 
 Everything is bfloat16. Times are seconds between synchronizations, medians of `--pairs` repetitions; where two variants

@@ -39,6 +39,7 @@ def test_malformed_lines(tmp_path: Path, line: bytes) -> None:
     ("line", "message"),
     [
         (b'{"a": 1, "a": 2}', "not a record that can be read (it has 'a' twice): correct the line"),
+        (b'{"digits": 1, "digits": 2}', "not a record that can be read (it has 'digits' twice): correct the line"),
         (b'{"a": ' + b"1" * 5000 + b"}", "not a record that can be read (a number has thousands of digits)"),
     ],
 )

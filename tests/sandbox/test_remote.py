@@ -252,7 +252,10 @@ def test_of_too_many_connections_the_one_that_has_waited_longest_is_ended(monkey
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(served(SandboxServer(("127.0.0.1", 0), Sandbox(LIMITS), THE_KEY, 2)))
         address = url.removeprefix("http://").split(":")
-        idle = [stack.enter_context(socket.create_connection((address[0], int(address[1])))) for _ in range(8)]
+        idle = []
+        for _ in range(8):
+            idle.append(stack.enter_context(socket.create_connection((address[0], int(address[1])))))
+            time.sleep(0.1)  # each has a thread, which begins to wait before that of the next
         assert RemoteSandbox(url, THE_KEY).run("print(1)", "", {}).stdout == "1\n"
         for client in idle[:4]:
             client.settimeout(20)

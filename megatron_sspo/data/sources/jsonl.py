@@ -10,6 +10,8 @@ from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import dict_without_duplicates, open_file
 
+_TOO_LONG = "Exceeds the limit"  # begins Python's message about an integer of too many digits
+
 
 def rows(
     path: str | Path,
@@ -57,7 +59,7 @@ def records(path: str | Path) -> Iterator[Record]:
             except (json.JSONDecodeError, RecursionError) as error:
                 raise UserError(f"{place}: not JSON ({error}): each line must be one whole JSON object") from error
             except ValueError as error:  # a name that occurs twice, or a number of more digits than Python converts
-                reason = "a number has thousands of digits" if "digits" in str(error) else str(error)
+                reason = "a number has thousands of digits" if str(error).startswith(_TOO_LONG) else str(error)
                 raise UserError(f"{place}: not a record that can be read ({reason}): correct the line") from error
             yield Record(id=f"{path.name}:{number}", place=place, values=values)
 
