@@ -100,14 +100,9 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         verdict = _compare_restated(gold, *parts, formulas)
         if verdict is not False:
             return verdict
-    if "," in gold and RELATION.search(gold) and not _WORD_OF_CONDITION.search(gold):
-        answer = _WORD_OF_CONDITION.sub(", ", answer)  # 1/(1-x) for |x| < 1
     if _RANGE.fullmatch(gold) and not _RANGE.fullmatch(answer):
         return False  # 10-12 is no difference
-    if "C" in answer and "C" not in gold and "," not in gold:
-        answer = respell_choose(answer)
-    if _LARGE_INTEGER.fullmatch(gold):
-        answer = _INDIAN_GROUPS.sub(lambda m: m.group().replace(",", ""), answer)
+    answer = _in_spelling_of(gold, answer)
     if (is_same := is_same_congruence(gold, answer)) is not None:
         return is_same
     gold, answer = without_parameters(gold, answer)
@@ -132,17 +127,34 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         is_same = _compare_sums(*sums, gold, answer)
         if is_same is not None:
             return is_same
-    exceptions = EXCEPTION.search(gold), EXCEPTION.search(answer)
-    names = [set(_NAME_OF_EXCEPTION.findall(text)) for text in (gold, answer)]
-    are_other_names = names[0] and names[1] and names[0] != names[1]  # x \ne 3 is not y \ne 3
-    if (any(exceptions) and not are_other_names) or any((mark in gold) != (mark in answer) for mark in (r"\cup", "|")):
-        gold, answer = as_union(gold), as_union(answer)
+    gold, answer = _as_unions(gold, answer)
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
     verdict = _compare_lists(gold, answer, formulas)
     if verdict is False and (exchanged := with_constants_exchanged(gold, answer)):
         return _compare_lists(gold, exchanged, formulas)
     return verdict
+
+
+def _in_spelling_of(gold: str, answer: str) -> str:
+    """Returns the answer with a condition after a comma, binomials and groups of digits as the gold answer has them."""
+    if "," in gold and RELATION.search(gold) and not _WORD_OF_CONDITION.search(gold):
+        answer = _WORD_OF_CONDITION.sub(", ", answer)  # 1/(1-x) for |x| < 1
+    if "C" in answer and "C" not in gold and "," not in gold:
+        answer = respell_choose(answer)
+    if _LARGE_INTEGER.fullmatch(gold):
+        answer = _INDIAN_GROUPS.sub(lambda m: m.group().replace(",", ""), answer)
+    return answer
+
+
+def _as_unions(gold: str, answer: str) -> tuple[str, str]:
+    """Returns both sets as unions of intervals, if only one of them is written so or either has exceptions."""
+    names = [set(_NAME_OF_EXCEPTION.findall(text)) for text in (gold, answer)]
+    are_other_names = names[0] and names[1] and names[0] != names[1]  # x \ne 3 is not y \ne 3
+    has_exceptions = EXCEPTION.search(gold) or EXCEPTION.search(answer)
+    if (has_exceptions and not are_other_names) or any((mark in gold) != (mark in answer) for mark in (r"\cup", "|")):
+        return as_union(gold), as_union(answer)
+    return gold, answer
 
 
 def _compare_restated(gold: str, value: str, other: str, formulas: Formulas | None) -> Verdict:
