@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from megatron_sspo import __version__
 from megatron_sspo.__main__ import main
 from megatron_sspo.cli.parser import COMMANDS
 
@@ -30,6 +31,13 @@ def test_a_slip_is_named(capsys, arguments, message) -> None:
         main(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_version(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"megatron-sspo {__version__}\n"
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ModuleNotFoundError, RuntimeError])

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from megatron_sspo import __version__
+
 COMMANDS = (
     "new",
     "train",
@@ -52,6 +54,7 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     """Returns the parser of `megatron-sspo`; each command sets `run`, the function that executes it."""
     top_level = Parser(prog="megatron-sspo", description="Soft Sequence Policy Optimization on Megatron-Core.")
+    top_level.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = top_level.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f"megatron_sspo.cli.{name}")
