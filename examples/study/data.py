@@ -9,7 +9,8 @@ from pathlib import Path
 from examples.study.collect import METRICS, read_rows
 from examples.study.rates import best
 
-SUMS, LONG_SUMS, DENSE_SUMS = "sums", "long_sums", "dense_sums"  # recipes; the last two are of the questions e and f
+SUMS = "sums"  # recipes; those below are of the questions e, f and i
+LONG_SUMS, DENSE_SUMS, PRETRAINED_SUMS = "long_sums", "dense_sums", "pretrained_sums"
 SEARCH, REPLAY, MAP = "search", "replay", "map"  # what the names of their sweeps begin with
 STALE_UPDATES = 8  # μ of the staleness cells
 FILES = ("runs.csv", "evaluations.csv", "metrics.csv.gz", "cosines.csv")

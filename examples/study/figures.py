@@ -4,7 +4,18 @@ from pathlib import Path
 from types import ModuleType
 
 from examples.study.data import Study
-from examples.study.drawings import gates, lengths, map, mechanism, mild, paper, replay, staleness, temperatures
+from examples.study.drawings import (
+    gates,
+    lengths,
+    map,
+    mechanism,
+    mild,
+    paper,
+    pretrained,
+    replay,
+    staleness,
+    temperatures,
+)
 
 DRAWINGS: dict[str, ModuleType] = {
     "staleness.png": staleness,
@@ -15,6 +26,7 @@ DRAWINGS: dict[str, ModuleType] = {
     "mild.png": mild,
     "lengths.png": lengths,
     "replay.png": replay,
+    "pretrained.png": pretrained,
     "paper_figures.png": paper,
 }
 

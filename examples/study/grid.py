@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 BASE_RATE = 1e-4  # lr*, from the sweep `search`: docs/study.md
 RATES = (BASE_RATE / 3, BASE_RATE, 3 * BASE_RATE)
+PRETRAINED_RATE = 5e-6  # of examples/smollm2_arithmetic.py; no search chose it
 SEARCHED_RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 BEYOND = {3e-5: 1e-5, 3e-3: 1e-2}  # an end of the searched rates -> the value that is added if lr* is that end
 
@@ -80,6 +81,7 @@ class Sweep:
         search: the sweep that chooses the recipe's lr*; "" if the learning rates are known.
         screening: the sweep whose collected runs choose among the objectives; "" if all of them are run.
         described: whether its cells are described alone and compared with no others.
+        warm_start: whether its runs start from the recipe's warm start of their seed.
     """
 
     objectives: Mapping[str, str]
@@ -91,6 +93,7 @@ class Sweep:
     search: str = ""
     screening: str = ""
     described: bool = False
+    warm_start: bool = True
 
 
 def _search(recipe: str) -> Sweep:
@@ -138,6 +141,14 @@ SWEEPS = {
     "search long sums": _search("long_sums"),
     "long sums": Sweep(
         recipe="long_sums", objectives=MILD, updates_per_sync=[8], rates=[1], seeds=8, search="search long sums"
+    ),
+    "pretrained": Sweep(
+        recipe="pretrained_sums",
+        objectives=FEW,
+        updates_per_sync=[8],
+        rates=[PRETRAINED_RATE, 3 * PRETRAINED_RATE],
+        seeds=2,
+        warm_start=False,
     ),
 }
 SEARCHES = {"search", *(sweep.search for sweep in SWEEPS.values() if sweep.search)}

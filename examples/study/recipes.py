@@ -1,4 +1,4 @@
-"""Recipes of the study (docs/study.md); a run takes some two minutes on one core.
+"""Recipes of the study (docs/study.md); a run of `sums` takes some two minutes on one core.
 
 megatron-sspo train examples/study/recipes.py:warm_sums --set seed=0 --set name=warm-0
 megatron-sspo sweep examples/study/recipes.py:sums --start-from "runs/warm-{seed}" --seeds 2 --vary ...
@@ -13,6 +13,7 @@ from megatron_sspo.run import HeldOut, Optimizer, Parallel, Prompts, Run
 from megatron_sspo.types import Sampling
 
 _TINY_MOE = Path(__file__).parents[1] / "tiny_moe.py"
+_SMOLLM2 = Path(__file__).parents[1] / "smollm2_arithmetic.py"
 _TINY_DENSE = Path(__file__).parent / "tiny_dense"
 _LONG_SUMS = Path(__file__).with_name("long_sums.py")
 
@@ -49,6 +50,20 @@ def long_sums() -> Run:
 def dense_sums() -> Run:
     """Returns the run of `sums` by a dense model as wide as the mixture's two active experts."""
     return replace(sums(), name="dense_sums", model=replace(sums().model, path=str(_TINY_DENSE)))
+
+
+def pretrained_sums() -> Run:
+    """Returns a run of 32 updates on sums of two numbers, by SmolLM2-135M on one process; it needs no warm start."""
+    run = load_recipe(str(_SMOLLM2))
+    assert run.evaluation is not None
+    return replace(
+        run,
+        name="pretrained_sums",
+        parallel=Parallel(),
+        num_updates=32,
+        checkpoint_every=0,
+        evaluation=replace(run.evaluation, sets={"additions": run.evaluation.sets["sums"]}, every=8),
+    )
 
 
 def warm_sums() -> Run:

@@ -62,10 +62,13 @@ def _make(name: str, most_seeds: int, options: argparse.Namespace) -> int:
         if not kept:
             return 0
         sweep = replace(sweep, objectives=kept)
-    warm = options.output / f"{sweep.recipe}-warm"
-    starts = command(f"{_RECIPES}:warm_{sweep.recipe}", warm, seeds, options.at_once)
-    if code := subprocess.run(starts, check=False).returncode:
-        return code
+    start: Sequence[str] = ()
+    if sweep.warm_start:
+        warm = options.output / f"{sweep.recipe}-warm"
+        starts = command(f"{_RECIPES}:warm_{sweep.recipe}", warm, seeds, options.at_once)
+        if code := subprocess.run(starts, check=False).returncode:
+            return code
+        start = ("--start-from", str(warm / "seed={seed}"))
     rates: Sequence[float] = [unit * rate for rate in sweep.rates]
     while rates:
         runs = command(
@@ -74,8 +77,7 @@ def _make(name: str, most_seeds: int, options: argparse.Namespace) -> int:
             seeds,
             options.at_once,
             *grid(replace(sweep, rates=rates)),
-            "--start-from",
-            str(warm / "seed={seed}"),
+            *start,
         )
         if code := subprocess.run(runs, check=False).returncode:
             return code

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from examples.study.data import DENSE_SUMS, LONG_SUMS, SUMS, Study
+from examples.study.data import DENSE_SUMS, LONG_SUMS, PRETRAINED_SUMS, SUMS, Study
 from examples.study.questions import (
     lengths,
     map,
@@ -10,14 +10,15 @@ from examples.study.questions import (
     mild,
     mixture,
     other_papers,
+    pretrained,
     search,
     staleness,
     temperatures,
 )
 from examples.study.text import Section, table
 
-_QUESTIONS = (search, staleness, mechanism, temperatures, mild, lengths, mixture, map, other_papers)
-_RECIPES = (SUMS, LONG_SUMS, DENSE_SUMS)
+_QUESTIONS = (search, staleness, mechanism, temperatures, mild, lengths, mixture, map, other_papers, pretrained)
+_RECIPES = (SUMS, LONG_SUMS, DENSE_SUMS, PRETRAINED_SUMS)
 
 
 def sections(study: Study) -> list[Section]:

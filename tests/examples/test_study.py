@@ -13,6 +13,12 @@ from megatron_sspo.objective import AtanLog, Clip, Pessimistic, Segments, Sequen
 from tests.objective.test_gates import gradient_of_log_gate
 
 OBJECTIVES = {name: value for name, value in vars(objectives).items() if isinstance(value, SequenceObjective)}
+_TINY_MODEL = [
+    "--set",
+    "model.path=examples/study/tiny_dense",
+    "--set",
+    "model.init=random",
+]  # the real one is a download
 GATES = [objectives.Mask(0.2, 0.3), objectives.BySign(Pessimistic(AtanLog()), AtanLog())]
 
 
@@ -76,6 +82,6 @@ def test_sweeps_can_be_started(name, tmp_path) -> None:
         (tmp_path / f"warm-{seed}" / "config.json").write_text("{}")
     sweep = SWEEPS[name]
     line = command(f"examples/study/recipes.py:{sweep.recipe}", tmp_path / "sweep", 1, 2, *grid(sweep))
-    options = [*line[3:], "--start-from", str(tmp_path / "warm-{seed}"), "--dry-run"]
-    assert main(options) == 0
+    start = ["--start-from", str(tmp_path / "warm-{seed}")] if sweep.warm_start else _TINY_MODEL
+    assert main([*line[3:], *start, "--dry-run"]) == 0
     assert not (tmp_path / "sweep").exists()

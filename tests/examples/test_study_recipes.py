@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from examples.study import recipes
-from examples.study.grid import SWEEPS
+from examples.study.grid import PRETRAINED_RATE, SWEEPS
 from examples.study.long_sums import demonstrate, rows
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
+from megatron_sspo.recipe import load_recipe
 from megatron_sspo.reward.math import reward
 from megatron_sspo.run import check
 from megatron_sspo.types import Prompt
 
-NAMES = sorted({sweep.recipe for sweep in SWEEPS.values()})
+NAMES = sorted({sweep.recipe for sweep in SWEEPS.values() if sweep.warm_start})
 EQUATION = re.compile(r"(\d[+\d]*)=(\d+)")
 
 
@@ -34,6 +35,17 @@ def test_recipes_differ_from_sums_in_the_task_or_the_model_only(name) -> None:
     task = {"prompts": sums.prompts, "rollouts": sums.rollouts, "evaluation": sums.evaluation}
     changed = {"long_sums": task, "dense_sums": {"model": sums.model}}.get(name, {})
     assert replace(run, name="sums", **changed) == sums
+
+
+def test_the_pretrained_model_has_the_recipe_of_its_example() -> None:
+    run = check(recipes.pretrained_sums())
+    example = load_recipe("examples/smollm2_arithmetic.py")
+    assert run.evaluation is not None and example.evaluation is not None
+    assert run.parallel.num_processes == 1 and run.warm_start is None
+    assert run.optimizer == example.optimizer and run.optimizer.lr == PRETRAINED_RATE
+    assert (run.prompts, run.rollouts, run.model) == (example.prompts, example.rollouts, example.model)
+    assert run.evaluation.sets["additions"] == example.evaluation.sets["sums"]
+    assert run.num_updates % 8 == 0 and run.evaluation.every == 8  # after the last update of each cycle
 
 
 def test_the_dense_model_is_as_wide_as_the_active_experts() -> None:

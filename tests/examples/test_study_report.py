@@ -13,7 +13,7 @@ from scipy.stats import bootstrap, mannwhitneyu, ttest_1samp
 from examples.study import collect, objections, rerun, screening, statistics
 from examples.study.collect import METRICS, write_rows
 from examples.study.comparisons import compare, corrected
-from examples.study.data import DENSE_SUMS, LONG_SUMS, Study, read_study
+from examples.study.data import DENSE_SUMS, LONG_SUMS, PRETRAINED_SUMS, Study, read_study
 from examples.study.figures import DRAWINGS, draw
 from examples.study.forms import GATES, HARD, SOFT
 from examples.study.grid import (
@@ -37,6 +37,7 @@ from examples.study.questions import (
     mild,
     mixture,
     other_papers,
+    pretrained,
     search,
     staleness,
     step_size,
@@ -562,6 +563,35 @@ def test_other_papers(tmp_path, stale, mild_final, word) -> None:
     assert section.verdict == f"better than GRPO: {word}; better than AtanLog one-sided: {word}"
 
 
+@pytest.mark.parametrize(
+    ("two_sided", "one_sided", "seeds", "word"),
+    [
+        ((0.7, 0.1), (0.7, 0.6), 2, "yes"),
+        ((0.3, 0.4), (0.7, 0.6), 2, "not decided"),  # by less than at the smaller rate
+        ((0.7, 0.6), (0.7, 0.1), 2, "no"),
+        ((0.7, 0.1), (0.7, 0.6), 1, "not run"),
+    ],
+)
+def test_the_forms_on_a_pretrained_model(tmp_path, two_sided, one_sided, seeds, word) -> None:
+    files = search_rows()
+    for factor, *finals in zip((1, 3), two_sided, one_sided, strict=True):
+        for label, final in zip(("AtanLog", "AtanLog one-sided"), finals, strict=True):
+            files.add(
+                label, final, sweep="pretrained", recipe=PRETRAINED_SUMS, lr=5e-6 * factor, mu=8, seeds=seeds
+            )  # fmt: skip
+    section = pretrained.section(files.read(tmp_path))
+    assert section.verdict == f"the forms part: {word}"
+    assert "μ = 8, lr = 5e-06" in section.body[1] and "μ = 8, 3 lr = 1.5e-05" in section.body[1]
+
+
+def test_the_forms_part_in_each_seed(tmp_path) -> None:
+    files = Files()
+    for label, at_large in (("AtanLog", (0.5, 0.5)), ("AtanLog one-sided", (0.6, 0.4))):
+        files.add(label, 0.7, sweep="pretrained", recipe=PRETRAINED_SUMS, lr=5e-6, seeds=2)
+        files.add(label, at_large.__getitem__, sweep="pretrained", recipe=PRETRAINED_SUMS, lr=1.5e-5, seeds=2)
+    assert pretrained.section(files.read(tmp_path)).verdict == "the forms part: not decided"
+
+
 def test_nothing_was_run(tmp_path) -> None:
     study = read_study(tmp_path)
     text = page(study, sections(study), {}, "")
@@ -593,7 +623,9 @@ def test_figures_of_runs_that_are_there(tmp_path) -> None:
     (tmp_path / "map.png").write_bytes(b"of an earlier report")
     files = Files().add("AtanLog", 0.1, seeds=2).add("AtanLog one-sided", 0.9, seeds=1)
     undrawn = draw(files.read(tmp_path), tmp_path)
-    assert set(undrawn) == {"map.png", "temperatures.png", "mild.png", "lengths.png", "replay.png"}
+    assert set(undrawn) == {
+        "map.png", "temperatures.png", "mild.png", "lengths.png", "replay.png", "pretrained.png"
+    }  # fmt: skip
     assert {path.name for path in tmp_path.glob("*.png")} == DRAWINGS.keys() - undrawn.keys()
     for path in tmp_path.glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
@@ -603,6 +635,7 @@ def test_the_other_figures(tmp_path) -> None:
     files = search_rows().add("GRPO", 0.9, sweep="mild", mu=2).add("GRPO", 0.4, sweep="map 16", mu=16, seeds=2)
     files.add("AtanLog(0.2, 0.3)", 0.9, sweep="temperatures", seeds=2).add("SAPO", 0.9, sweep="replay")
     files.add("SAPO", 0.9, sweep="lengths", recipe=LONG_SUMS)
+    files.add("SAPO", 0.9, sweep="pretrained", recipe=PRETRAINED_SUMS, lr=5e-6, seeds=2)
     undrawn = draw(files.read(tmp_path), tmp_path)
     assert set(undrawn) == {"staleness.png", "gates.png", "mechanism.png"}
 
