@@ -14,14 +14,14 @@ def missing(study: Study) -> str:
 
 
 def draw(study: Study, path: Path) -> None:
-    """Draws a panel for each learning rate, with the curves of each objective's seeds and their mean."""
+    """Draws a panel for each learning rate, with the mean and the band of each objective's seeds."""
     figure = common.new_figure(11, 4.8)
     cells = question.cells(study)
     axes = figure.subplots(1, len(cells), sharey=True)
     for axis, cell in zip(axes, cells, strict=True):
         common.style(axis, str(cell), x="update", y="held-out pass@1" if axis is axes[0] else "")
         drawn = [
-            common.draw_band(axis, common.curves(study, label, cell), common.METHODS[label][1], thin=True)
+            common.draw_band(axis, common.curves(study, label, cell), common.METHODS[label][1])
             for label in question.OBJECTIVES
         ]
         if not any(drawn):
@@ -32,6 +32,5 @@ def draw(study: Study, path: Path) -> None:
         figure,
         path,
         title=f"SmolLM2-135M on sums, with {STALE_UPDATES} updates per batch of rollouts",
-        footnote=f"Thick lines: mean over seeds; thin lines: seeds. "
-        f"{common.seeds(study, question.OBJECTIVES, cells).capitalize()}.",
+        footnote=f"{common.BANDS} {common.seeds(study, question.OBJECTIVES, cells).capitalize()}.",
     )
