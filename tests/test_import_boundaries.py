@@ -4,7 +4,8 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,17 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOT = PACKAGE.name
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yields every dotted name that a file imports, also inside functions; `from a import b` is a.b."""
+@cache
+def imports(path: Path) -> list[str]:
+    """Returns every dotted name that a file imports, also inside functions; `from a import b` is a.b."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import hides where it goes"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return found
 
 
 def within(name: str, module: str) -> bool:
@@ -49,7 +53,8 @@ def under(*places: str) -> list[Path]:
 
 
 def outside(*places: str) -> list[Path]:
-    return [path for path in FILES if path not in under(*places)]
+    inside = set(under(*places))
+    return [path for path in FILES if path not in inside]
 
 
 def test_only_the_policy_its_checkpoints_and_its_rehearsal_import_megatron() -> None:
@@ -112,7 +117,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
 
 
 def imports_of_modules() -> dict[str, list[str]]:
-    return {module_name(path): list(imports(path)) for path in FILES if path.name != "__init__.py"}
+    return {module_name(path): [*imports(path)] for path in FILES if path.name != "__init__.py"}
 
 
 def test_no_circle_between_folders() -> None:
