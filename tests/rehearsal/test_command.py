@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_sspo.__main__ import main
 from megatron_sspo.batching.pack import pack
 from megatron_sspo.errors import UserError
 from megatron_sspo.rehearsal.batch import make_batch, received_shape, rehearsed_run, workload
@@ -62,9 +63,10 @@ def test_one_rank_and_a_skew(tmp_path: Path) -> None:
         (["--skew", "2"], "--skew is for a rehearsal: add --rehearse"),
     ],
 )
-def test_wrong_options_are_refused(options: list[str], message: str) -> None:
-    done = launch("examples/tiny_moe.py", *options)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
+    assert main(["launch", "examples/tiny_moe.py", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("path", sorted(KNOWN.glob("*.json")), ids=lambda path: path.stem)
