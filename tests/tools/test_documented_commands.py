@@ -15,18 +15,20 @@ from megatron_sspo.run import Run
 from tests.tools.test_docs_links import PAGES, ROOT
 
 FENCE = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
 COMMAND = re.compile(rf"(?:^|[\s(/])megatron-sspo ({'|'.join(COMMANDS)})\b(.*)")
-OPTION = re.compile(r"(?<!\S)\[?(--[a-z][\w-]*)")
+OPTION = re.compile(r"\[?(--[a-z][\w-]*)")
 FIELD = re.compile(r"--(?:set|vary) [\"']?([a-z_]\w*(?:\.\w+)*)=")
 REMARK = re.compile(r"\s(?:#|\||>|&&|;)\s|\s{3,}")  # what follows a command: a comment, a shell's next command
 
 
 def lines(text: str) -> Iterator[str]:
-    """Yields the lines of code blocks, those that a backslash continues as one, and the other code spans."""
-    for block in FENCE.findall(text):
-        yield from re.sub(r"\\\n\s*", "", block).splitlines()
-    for span in SPAN.findall(FENCE.sub("", text)):
+    """Yields the lines of code, those that a backslash continues as one, and the other code spans."""
+    rest = FENCE.sub("", text)
+    for block in (*FENCE.findall(text), *INDENTED.findall(rest)):
+        yield from re.sub(r"\s*\\\n\s*", " ", block).splitlines()
+    for span in SPAN.findall(INDENTED.sub("", rest)):
         yield " ".join(span.split())
 
 
@@ -81,7 +83,8 @@ def test_what_is_a_field() -> None:
 def test_options_and_fields_are_known(page: Path) -> None:
     known, unknown = known_options(), []
     for command, arguments in calls(page):
-        unknown += [f"{command} {option}" for option in OPTION.findall(arguments) if option not in known[command]]
+        options = [match[1] for match in map(OPTION.match, shlex.split(arguments)) if match]
+        unknown += [f"{command} {option}" for option in options if option not in known[command]]
         unknown += [f"{command} {field}" for field in FIELD.findall(arguments) if not is_field(field)]
     assert unknown == []
 
