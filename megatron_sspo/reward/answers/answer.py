@@ -4,8 +4,9 @@ import functools
 import re
 import unicodedata
 
-from megatron_sspo.reward.answers.measures import unit_of
-from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
+from megatron_sspo.reward.answers.notations.sets import respell_whole
+from megatron_sspo.reward.answers.quantities.measures import unit_of
+from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text
 from megatron_sspo.reward.answers.words.chinese import respell_chinese
 from megatron_sspo.reward.answers.words.languages import drop_foreign_lead
 from megatron_sspo.reward.answers.words.restated import take_conclusion

@@ -7,20 +7,17 @@ from fractions import Fraction
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.choices import compare_choices, compare_opposites, contradicts
 from megatron_sspo.reward.answers.congruences import is_same_congruence
+from megatron_sspo.reward.answers.intervals import read_inequality, read_order
 from megatron_sspo.reward.answers.names import (
-    EXCEPTION,
-    REALS,
-    as_union,
     letters_of,
     may_be_same,
-    read_inequality,
     read_names,
-    read_order,
     strip_name,
     variables_of,
     without_parameters,
 )
-from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.quantities.number import read_number
+from megatron_sspo.reward.answers.quantities.units import read_sum, total_of
 from megatron_sspo.reward.answers.rows import (
     as_list,
     as_points,
@@ -32,7 +29,7 @@ from megatron_sspo.reward.answers.rows import (
     read_matrix,
 )
 from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
-from megatron_sspo.reward.answers.units import read_sum, total_of
+from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union
 from megatron_sspo.reward.answers.values import (
     RELATION,
     Formulas,
@@ -45,7 +42,7 @@ from megatron_sspo.reward.answers.values import (
 )
 from megatron_sspo.reward.answers.words.remarks import drop_domain, drop_remark, drop_steps
 from megatron_sspo.reward.answers.words.restated import split_restatement
-from megatron_sspo.reward.answers.words.spelled import is_same_time, read_date
+from megatron_sspo.reward.answers.words.times import is_same_time, read_date
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
 _LONGEST_CHAIN = 20  # sides

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Protocol
 
-from megatron_sspo.reward.answers.evaluate import arithmetic_value
-from megatron_sspo.reward.answers.number import Number, read_number
-from megatron_sspo.reward.answers.units import NUMERALS, factor_between, split_unit
+from megatron_sspo.reward.answers.formulas.evaluate import arithmetic_value
+from megatron_sspo.reward.answers.quantities.number import Number, read_number
+from megatron_sspo.reward.answers.quantities.units import NUMERALS, factor_between, split_unit
 from megatron_sspo.reward.answers.words.languages import CHANGING
 
 _TOLERANCE = Fraction(1, 10**40)  # of the larger of two values, as for formulas

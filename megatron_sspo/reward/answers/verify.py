@@ -7,10 +7,10 @@ import resource
 from fractions import Fraction
 from typing import Any
 
-from megatron_sspo.reward.answers import evaluate
 from megatron_sspo.reward.answers.answer import split_equation
 from megatron_sspo.reward.answers.compare import compare
-from megatron_sspo.reward.answers.formula import FUNCTIONS, GREEK
+from megatron_sspo.reward.answers.formulas import evaluate
+from megatron_sspo.reward.answers.formulas.formula import FUNCTIONS, GREEK
 
 # An answer such as 9^{9^9} is a number of gigabytes. The deadline bounds its time, and this limit its memory.
 _MEMORY_BYTES = 1024**3

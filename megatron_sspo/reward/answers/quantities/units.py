@@ -3,8 +3,8 @@
 import re
 from fractions import Fraction
 
-from megatron_sspo.reward.answers.formula import FUNCTIONS
-from megatron_sspo.reward.answers.measures import ratio, unit_of
+from megatron_sspo.reward.answers.formulas.formula import FUNCTIONS
+from megatron_sspo.reward.answers.quantities.measures import ratio, unit_of
 from megatron_sspo.reward.answers.words.languages import CHANGING, SCALES
 from megatron_sspo.reward.answers.words.spelled import respell_numerals
 
