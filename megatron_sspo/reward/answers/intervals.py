@@ -9,6 +9,10 @@ _GREATER = {">": "<", r"\ge": r"\le"}
 _ABSOLUTE = re.compile(r"\|([A-Za-z])(?:([-+])([0-9.]+))?\|")  # |x-3|
 _RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
 
+_SHARED = re.compile(  # a > b and b > c
+    r"(?<=[A-Za-z])(\s*(?:[<>]|\\[lg]e(?![A-Za-z]))\s*([A-Za-z]))\s*(?:,|\band\b)\s*\2(?=\s*(?:[<>]|\\[lg]e(?![A-Za-z])))"
+)
+
 
 def read_inequality(text: str) -> tuple[str, str] | None:
     """Returns the name and the interval of `0 < x \\le 1`, here x and (0,1]; None for any other text."""
@@ -48,6 +52,11 @@ def read_order(text: str) -> tuple[list[str], list[str]] | None:
     if signs[0] in _GREATER:
         return values[::-1], [_GREATER[sign] for sign in reversed(signs)]
     return values, signs
+
+
+def join_orders(text: str) -> str:
+    """Returns the order `a > b > c` for `a > b and b > c`; any other text as it is."""
+    return _SHARED.sub(r"\1", text) if _RELATION.search(text) else text
 
 
 def read_far(text: str) -> str | None:

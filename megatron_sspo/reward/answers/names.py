@@ -48,7 +48,7 @@ _NO_LETTERS = FUNCTIONS | {
     *("frac", "sqrt", "pi", "cdot", "times", "div", "pm", "infty", "circ", "le", "ge", "ne", "log", "binom"),
     *("overline", "cup", "cap", "in", "approx", "angle", "triangle", "begin", "end"),
 }
-_BEFORE_BRACKET = re.compile(r"^([^=()\[\]]*(?:\([^()=]*\))?)\s*=\s*(?=\\?[(\[{])")
+_BEFORE_BRACKET = re.compile(r"^([^=()\[\]]*(?:\([^()=]*\))?)\s*=\s*(?=\\?[\[{]|\([^=]*[,;])")  # (5 - x)/2 is a formula
 _POINT = re.compile(r"^([A-Z]'*(?:_(?:[0-9A-Za-z]|\{[^{}]*\}))?)\s*(?=\([^()]*,)")
 
 # for all integers k; k \\in \\mathbb{Z}

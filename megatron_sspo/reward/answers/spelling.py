@@ -28,7 +28,7 @@ _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
 _ROOT_OF = re.compile(r"\\root\s*(\{[^{}]*\}|[0-9A-Za-z])\s*\\of\s*(\{[^{}]*\}|[0-9A-Za-z])")
 _CHOOSE = re.compile(r"(?<![A-Za-z0-9)}])(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?")
 _CHOOSE_WITH_LETTERS = re.compile(
-    r"(?<![A-Za-z\\])C(?:\(\s*([0-9A-Za-z]+)\s*,\s*([0-9A-Za-z]+)\s*\)|"
+    r"(?<![A-Za-z\\])C(?:\(\s*([-+0-9A-Za-z ]+),\s*([-+0-9A-Za-z ]+)\)|"
     r"_(?:([0-9A-Za-z])|\{([^{}]*)\})\^(?:([0-9A-Za-z])|\{([^{}]*)\}))"
 )
 _CHOOSE_FROM = re.compile(
@@ -80,6 +80,7 @@ _SPELLINGS = {  # of a command, in one spelling
     **dict.fromkeys(("simeq", "thickapprox", "approxeq"), r"\approx "),
     **dict.fromkeys(("dfrac", "tfrac", "cfrac", "nicefrac", "sfrac", "flatfrac"), r"\frac"),
     **dict.fromkeys(("lor", "vee"), " or "),
+    "lnot": r"\neg ",
     **dict.fromkeys(("land", "wedge"), " and "),
     **dict.fromkeys(("mod", "bmod", "pmod"), " mod "),
     **dict.fromkeys(("degree", "textdegree"), r"^\circ "),
@@ -144,6 +145,12 @@ _OPTION = re.compile(
     r"^(?:(?:I\s+)?(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
     re.IGNORECASE,
 )
+_ONLY_LETTERS = re.compile(r"(?<=[A-J)IV])\s+only$")  # of the choices: A, C only
+_REMAINDER = re.compile(r"(?<=[0-9])\s*,?\s*(?:R|(?:with\s+)?(?:an?\s+)?remainder(?:\s+(?:of|is))?)\s*(?=[0-9]+$)")
+_DIVERGES = re.compile(
+    r"^(?:(?:the\s+)?(?:limit|series|integral|sum|it)\s+)?(?:diverges|tends|goes|approaches)\s+(?:to\s+)?(?=[-+]?\s*\\infty$)",
+    re.IGNORECASE,
+)
 _IS_THE_ANSWER = re.compile(
     r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+|only\s+|unique\s+)?(?:answer|option|choice|solution))\.?$",
     re.IGNORECASE,
@@ -153,6 +160,7 @@ _LABEL = re.compile(
     r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about|possible|extraneous|reject(?:ed)?|discard(?:ed)?|invalid|false)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _LABEL_OF_ITEM = re.compile(r"(?<=,)\s*([A-Za-z]?[a-z]{2,}(?: [a-z]+)?)\s*:\s*(?=[-+0-9\\$.])")  # mean: 5, median: 4
+_ARTICLE = re.compile(r"^an?\s+(?=[0-9]+(?:\.[0-9]+)?(?:\s*\\?%|-))", re.IGNORECASE)  # a 20% increase
 _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
     re.IGNORECASE,
@@ -162,6 +170,7 @@ _OF_GAMES = re.compile(
     r"(?<=[A-Za-z])\s+(?:(?:is|was)\s+the\s+winner|(?:always\s+)?wins|has\s+a\s+winning\s+strategy)\.?$"
 )
 _ON_A_DAY = re.compile(
+    r"^(?:in\s+)?(?:the\s+)?(?:year\s+)?(?=(?:1[0-9]|20)[0-9]{2}$)|"
     r"^(?:on|in)\s+(?:a\s+)?(?=(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|"
     r"(?:septem|octo|novem|decem)ber)$)",
     re.IGNORECASE,
@@ -310,7 +319,14 @@ def drop_lead(text: str) -> str:
         if labelled != text:
             labelled = _LABEL_OF_ITEM.sub(r" \1 = ", labelled)
         text = _LINE_LABEL.sub("", labelled)
+    text = _ARTICLE.sub("", text)
     text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
     if " win" in text or " has" in text or "winner" in text:
         text = _OF_GAMES.sub("", text)
+    if "only" in text:
+        text = _ONLY_LETTERS.sub("", text)
+    if "R" in text or "remainder" in text:
+        text = _REMAINDER.sub(" R ", text)
+    if "\\infty" in text:
+        text = _DIVERGES.sub("", text)
     return _HALF_DAY.sub(lambda m: f" {m[1].lower()}m", _NEGATIVE.sub("-", _IS_THE_ANSWER.sub("", text)))

@@ -17,6 +17,10 @@ EXCEPTION = re.compile(r"\\ne(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\be
 # The points that an interval or an inequality leaves out: (1,3) \setminus \{2\}, or 1 < x < 3, x \ne 2.
 _PUNCTURED = re.compile(r"([(\[][^()\[\]]*[)\]])\s*\\(?:setminus|backslash)\s*\\?\{([^{}]*?)\\?\}")
 _AND_OTHER_THAN = re.compile(r"([(\[][^()\[\]]*[)\]]|[^,]+)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)")
+# \mathbb{R} \setminus [1,2]
+_OUTSIDE = re.compile(
+    r"(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*([(\[])([^()\[\],]+),([^()\[\],]+)([)\]])"
+)
 _BOTH_SIGNS = re.compile(r"^\s*\\[pm][mp]\s*(.*)$")  # x \ne \pm 2
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 
@@ -27,6 +31,10 @@ def as_union(text: str) -> str:
         return read_far(text) or text
     if len(text) > _LONGEST_SET:
         return text
+    if match := _OUTSIDE.fullmatch(text):
+        opening, lower, upper, closing = match.groups()
+        left, right = ")" if opening == "[" else "]", "(" if closing == "]" else "["
+        return rf"(-\infty,{lower}{left} \cup {right}{upper},\infty)" if "\\infty" not in lower + upper else text
     if match := _ALL_BUT.fullmatch(text):
         interval, points = REALS, match[1]
     elif match := _PUNCTURED.fullmatch(text):

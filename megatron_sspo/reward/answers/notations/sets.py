@@ -29,9 +29,11 @@ _POSITIVE_INTEGERS = re.compile(
     r"every\s+positive\s+integer",
     re.IGNORECASE,
 )
-_PARITY = re.compile(
-    r"(?:(?:all|every|any)\s+)(positive\s+)?(odd|even)(?:\s+(?:positive\s+)?(?:integers?|numbers?))?(?:\s+[a-z])?|"
-    r"(positive\s+)?(odd|even)(?:\s+(?:integers?|numbers?)(?:\s+[a-z])?|\s+[a-z])|[a-z]\s+(?:is\s+)?(odd|even)",
+_KIND = r"(?:non-?)?(?:positive|negative)|odd|even"
+# "all odd positive integers", "positive even numbers n", "n is odd"
+_INTEGERS_OF_KIND = re.compile(
+    rf"(?:(?:all|every|any)\s+)?((?:(?:{_KIND})\s+)*(?:odd|even)\s+(?:(?:{_KIND})\s+)*)(?:(?:integers?|numbers?)(?:\s+[a-z])?|[a-z])|"
+    rf"(?:all|every|any)\s+((?:(?:{_KIND})\s+)*(?:odd|even)(?:\s+(?:{_KIND}))*)|[a-z]\s+(?:is\s+)?(?P<parity>odd|even)",
     re.IGNORECASE,
 )
 _QUADRANTS = {
@@ -69,9 +71,12 @@ def respell_whole(text: str) -> str:
     if _POSITIVE_INTEGERS.fullmatch(text):
         return r"\mathbb{Z}^{+}"
     if match := _QUADRANT.fullmatch(text):
-        return f"quadrant {_QUADRANTS[(match[1] or match[2]).lower()]}"
-    if match := _PARITY.fullmatch(text):
-        return f"all {match[1] or match[3] or ''} {match[2] or match[4] or match[5]} integers".lower()
+        return f"quadrant {_QUADRANTS[(match[1] or match[2] or match['parity']).lower()]}"
+    if match := _INTEGERS_OF_KIND.fullmatch(text):
+        kinds = sorted(
+            {kind.replace("-", "") for kind in re.findall(_KIND, (match[1] or match[2] or match["parity"]).lower())}
+        )
+        return f"all {' '.join(kinds)} integers"
     if match := _TRANSPOSED.fullmatch(text):
         return f"({match[1][1:-1]})"
     if _INTEGERS.fullmatch(text):

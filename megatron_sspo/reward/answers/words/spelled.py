@@ -32,14 +32,14 @@ _TENS = {
     )
 }
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_NUMERAL = "|".join((*_ONES, *_TENS, *_SCALES, "hundred", "dozen"))
+NUMERAL = "|".join((*_ONES, *_TENS, *_SCALES, "hundred", "dozen"))
 _PARTS = {
     word: bottom
     for bottom, word in enumerate(
         ("half", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), start=2
     )
 } | {"halve": 2, "quarter": 4}
-_WORDS = rf"(?:{_NUMERAL})(?:(?:\s+and\s+|\s+|-)(?:{_NUMERAL}))*"
+_WORDS = rf"(?:{NUMERAL})(?:(?:\s+and\s+|\s+|-)(?:{NUMERAL}))*"
 # A fraction that is the whole text, as "three quarters", "two and a half", "half". "third" alone is an ordinal.
 _FRACTION = re.compile(
     rf"(?:(?P<sign>negative|minus)\s+)?(?:(?P<whole>{_WORDS})\s+and\s+)?"
@@ -49,14 +49,14 @@ _FRACTION = re.compile(
 # The same before a noun or a unit: "two and a half hours", "half an hour".
 _FRACTION_OF_UNIT = re.compile(
     rf"(?P<sign>)(?P<whole>{_WORDS})\s+and\s+(?:(?P<top>an?|{_WORDS})[\s-]+(?P<part>{'|'.join(_PARTS)})s?|half)"
-    r"(?=\s+(?!(?:times|of|an?|to|or|and|is|in|as)\b)[A-Za-z\\])|half\s+an?(?=\s+(?:hour|minute|day|year|mile|meter|metre|inch|pound|dollar|gallon|pint|liter|litre|ton)s?$)",
+    r"(?=\s+(?!(?:times|of|an?|to|or|and|is|in|as)\b)[A-Za-z\\])|(?:half|(?P<quarters>an?|three)\s+quarters?\s+of)\s+an?(?=\s+(?:hour|minute|day|year|mile|meter|metre|inch|pound|dollar|gallon|pint|liter|litre|ton)s?$)",
     re.IGNORECASE,
 )
 # Numerals at the start of a text; those of "three quarters of a mile" are another number, and are left as words.
 _IN_WORDS = re.compile(
     rf"(?:(?P<sign>negative|minus)\s+)?(?:an?\s+(?=hundred|dozen|thousand|million|billion|trillion))?"
     rf"(?P<words>{_WORDS})"
-    rf"(?=$|\s+(?!(?:{_NUMERAL}|and|or|to|point|in|over|quarters?|hal(?:f|ves)|[a-z]+ths?|thirds?)\b)[A-Za-z\\])",
+    rf"(?=$|\s+(?!(?:{NUMERAL}|and|or|to|point|in|over|quarters?|hal(?:f|ves)|[a-z]+ths?|thirds?)\b)[A-Za-z\\])",
     re.IGNORECASE,
 )
 
@@ -76,6 +76,8 @@ def respell_numerals(text: str) -> str:
 
 def _in_digits(fraction: re.Match[str]) -> str:
     """Returns a fraction such as "2\\frac{1}{2}" for "two and a half"; "" if its words are several numbers."""
+    if fraction.groupdict().get("quarters"):
+        return r"\frac{3}{4}" if fraction["quarters"].lower() == "three" else r"\frac{1}{4}"
     whole, top = (
         1 if words in ("a", "an") else _value_of(re.split(r"[\s-]+", words.lower())) if words else default
         for words, default in ((fraction["whole"], 0), (fraction["top"], 1))
