@@ -10,6 +10,7 @@ from megatron_sspo.reward.answers.quantities.units import respell_arc
 from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text
 from megatron_sspo.reward.answers.words.chinese import respell_chinese
 from megatron_sspo.reward.answers.words.languages import drop_foreign_lead
+from megatron_sspo.reward.answers.words.remarks import concludes_otherwise
 from megatron_sspo.reward.answers.words.restated import take_conclusion
 from megatron_sspo.reward.answers.words.spelled import respell_numerals
 
@@ -260,7 +261,9 @@ def clean(text: str) -> str:
         text = ", ".join(lines) if all(map(_ASSIGNMENT.fullmatch, lines)) else text
     text = " ".join(text.split())
     if "ecause" in text or "ince" in text:
-        text = _REASON.sub("", text)
+        reason = _REASON.search(text)
+        if reason and not concludes_otherwise(text[: reason.start()], reason.group()):
+            text = text[: reason.start()]
     text = drop_lead(_SENTENCE_WITH_FORMULA.sub("", _SENTENCE.sub("", _LEAD_IN.sub("", text))))
     if "all" in text[:12].lower():
         text = _ALL.sub("", text)

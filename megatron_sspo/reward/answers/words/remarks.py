@@ -44,6 +44,10 @@ _INDICES = re.compile(
     r"(?:\s*,\s*|\s+|\s*(?=\())(?:\(\s*)?(?:for|where|with)?\s*(?:all|any|every|each)?\s*(?:positive\s+integers?\s+)?(?P<letter>[kmn])"
     r"(?:\s*\\ge\s*[01]|\s*\\in\s*\\mathbb\{[NZ]\}(?:[\^_](?:[*+]|\{[*+]\}))?|(?<=integer\s[kmn])|(?<=integers\s[kmn]))\s*\)?$"
 )
+_CONCLUSION = re.compile(
+    r"\b(?:so|then|thus|hence|therefore|giv(?:es|ing)|total|(?:al)?together|answer|result|finally)\b", re.IGNORECASE
+)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 # "3/4 of the cake", "20% of the class", "half of them", but not "half of the number"
 _SHARE = re.compile(
     r"(.{1,40}?)\s+of\s+(?:them|it|(?:the|her|his|their|all(?:\s+the)?)"
@@ -67,6 +71,12 @@ _STEPS = re.compile(
 )
 _WORD_OF_STEP = re.compile(r"[Rr]ightarrow|\\implies|=>|\b(?:so|hence|thus|therefore)\b")
 _WORD_OF_REMARK = re.compile(r"\b(?:at|when|for|because|since|as|which|who)\b|\(", re.IGNORECASE)
+
+
+def concludes_otherwise(value: str, reason: str) -> bool:
+    """Returns whether a reason ends with a number that is not in the value: "7, because half is 7 and the total 14"."""
+    numbers = _NUMBER.findall(reason)
+    return bool(numbers and numbers[-1] not in _NUMBER.findall(value) and _CONCLUSION.search(reason))
 
 
 def drop_steps(gold: str, answer: str) -> str:
@@ -120,5 +130,6 @@ def drop_remark(gold: str, answer: str) -> str:
         return answer
     for form in (_IN_BRACKETS, _AFTER_VALUE, _CLAUSE):
         if (match := form.search(answer)) and match.start() > 0:
-            return answer[: match.start()]
+            value = answer[: match.start()]
+            return answer if concludes_otherwise(value, match.group()) else value
     return answer
