@@ -170,7 +170,7 @@ def strip_name(text: str) -> tuple[str, str]:
         name = match[1].strip()
         if _is_name(name) and len(split_equation(text)) == 2:
             return in_one_spelling(name), text[match.end() :].strip()
-    elif (match := _POINT.match(text)) and text.index(")") == len(text) - 1:
+    elif (match := _POINT.match(text)) and text.find(")") == len(text) - 1:
         return in_one_spelling(match[1]), text[match.end() :].strip()
     return "", text
 

@@ -6,8 +6,9 @@ _ELEMENTS = (
     "He|Li|Be|Ne|Na|Mg|Al|Si|Cl|Ar|Ca|Sc|Ti|Cr|Mn|Fe|Co|Ni|Cu|Zn|Ga|Ge|As|Se|Br|Kr|Rb|Sr|Zr|Nb|Mo|Ru|Rh|Pd|Ag|Cd|In|"
     "Sn|Sb|Te|Xe|Cs|Ba|La|Ce|Pt|Au|Hg|Pb|Bi|Ra|Th|[HBCNOFPSKVYIWU]"
 )
-_GROUP = rf"(?:(?:{_ELEMENTS})[0-9]*)+"
-_SUBSTANCE = re.compile(rf"[0-9]*(?:{_GROUP}|\({_GROUP}\)[0-9]+)+(?:\^?[0-9]?[-+])?")
+_ATOMS = rf"(?:{_ELEMENTS})[0-9]*"
+# Without a repetition in a repetition: of "O2O2O2 ... A" there is one reading.
+_SUBSTANCE = re.compile(rf"[0-9]*(?:{_ATOMS}|\((?:{_ATOMS})+\)[0-9]+)+(?:\^?[0-9]?[-+])?")
 _WRAPPER = re.compile(r"\\ce\s*\{(.*)\}$")
 _ARROW = re.compile(r"\\(?:long)?rightarrow(?![A-Za-z])|\\to(?![A-Za-z])|-+>")
 _PLUS = re.compile(r"\s\+\s|(?<=[0-9A-Za-z)}])\s*\+\s*(?=[0-9]*[A-Z(])")
