@@ -7,7 +7,7 @@ from megatron_sspo.reward import code
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.choices import OPPOSITES
 from megatron_sspo.reward.answers.compare import compare
-from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.quantities.number import read_number
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.types import Prompt
 

@@ -7,7 +7,7 @@ from megatron_sspo.config.kinds import Count, Positive
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.answers.answer import read_decimal_commas
 from megatron_sspo.reward.answers.compare import compare
-from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.quantities.number import read_number
 from megatron_sspo.reward.answers.verify import is_equivalent, prepare
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.reward.pool import DeadlinePool

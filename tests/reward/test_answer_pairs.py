@@ -15,7 +15,6 @@ DISAGREEMENTS = {
     ("3", r"x=3,\ y=4"),
     ("5", r"5 \text{ (mod 7)}"),
     ("204", "<b>204</b>"),
-    ("20", r"20\% of the class"),
 }
 
 

@@ -9,9 +9,9 @@ import pytest
 import sympy
 
 from megatron_sspo.reward.answers.answer import clean
-from megatron_sspo.reward.answers.evaluate import arithmetic_value, is_same_equation, is_same_formula, value_of
-from megatron_sspo.reward.answers.formula import UnreadError, parse_formula
-from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.formulas.evaluate import arithmetic_value, is_same_equation, is_same_formula, value_of
+from megatron_sspo.reward.answers.formulas.formula import UnreadError, parse_formula
+from megatron_sspo.reward.answers.quantities.number import read_number
 
 
 @pytest.mark.parametrize(

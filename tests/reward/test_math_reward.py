@@ -13,7 +13,7 @@ from megatron_sspo.config.resolve import resolve, short_names
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.answers import verify
 from megatron_sspo.reward.answers.compare import compare
-from megatron_sspo.reward.answers.evaluate import is_same_formula
+from megatron_sspo.reward.answers.formulas.evaluate import is_same_formula
 from megatron_sspo.reward.math import reward
 from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.reward.protocol import Reward, checked_score, open_reward

@@ -4,10 +4,13 @@ import functools
 import re
 import unicodedata
 
-from megatron_sspo.reward.answers.measures import unit_of
-from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text, respell_whole
+from megatron_sspo.reward.answers.notations.sets import respell_whole
+from megatron_sspo.reward.answers.quantities.measures import unit_of
+from megatron_sspo.reward.answers.quantities.units import respell_arc
+from megatron_sspo.reward.answers.spelling import drop_lead, respell_commands, respell_text
 from megatron_sspo.reward.answers.words.chinese import respell_chinese
 from megatron_sspo.reward.answers.words.languages import drop_foreign_lead
+from megatron_sspo.reward.answers.words.remarks import concludes_otherwise
 from megatron_sspo.reward.answers.words.restated import take_conclusion
 from megatron_sspo.reward.answers.words.spelled import respell_numerals
 
@@ -42,6 +45,7 @@ _UNIT_AFTER_BOX = re.compile(
 )
 _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
 _SUPERSCRIPTS = re.compile(f"[{''.join(_DIGITS)}]+")
+_SMALL_FRACTION = re.compile("([⁰¹²³⁴-⁹]+)[⁄/]([₀-₉]+)")  # ³⁄₇
 _SUBSCRIPTS = re.compile("[₀-₉]+")
 _BETWEEN_CIRCLED = re.compile("(?<=[①-⑳])(?=[①-⑳])")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
@@ -257,7 +261,9 @@ def clean(text: str) -> str:
         text = ", ".join(lines) if all(map(_ASSIGNMENT.fullmatch, lines)) else text
     text = " ".join(text.split())
     if "ecause" in text or "ince" in text:
-        text = _REASON.sub("", text)
+        reason = _REASON.search(text)
+        if reason and not concludes_otherwise(text[: reason.start()], reason.group()):
+            text = text[: reason.start()]
     text = drop_lead(_SENTENCE_WITH_FORMULA.sub("", _SENTENCE.sub("", _LEAD_IN.sub("", text))))
     if "all" in text[:12].lower():
         text = _ALL.sub("", text)
@@ -266,6 +272,8 @@ def clean(text: str) -> str:
     if "{" in text:
         text = _SET_OF_MULTIPLES.sub(r"\1, \2", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
         text = _MEMBER_OF.sub("", text)
+    if "\\circ" in text and "'" in text:
+        text = respell_arc(text)
     return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))
 
 
@@ -279,6 +287,7 @@ def _take_final_line(text: str) -> str:
 
 def _in_ascii(text: str) -> str:
     """Returns a text with LaTeX for the signs of mathematics, and ASCII for other forms of digits and letters."""
+    text = _SMALL_FRACTION.sub(lambda m: unicodedata.normalize("NFKC", rf"\frac{{{m[1]}}}{{{m[2]}}}"), text)
     text = _VULGAR.sub(lambda m: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("⁄")), text)
     text = _BETWEEN_CIRCLED.sub(",", text)  # ①③ is no 13
     text = _SUPERSCRIPTS.sub(lambda m: f"^{{{''.join(_DIGITS[c] for c in m.group())}}}", text)

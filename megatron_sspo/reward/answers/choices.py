@@ -72,7 +72,8 @@ def compare_choices(gold: str, answer: str) -> bool | tuple[str, str] | None:
     if _NUMBER.search(gold) and not _WITH_TEXT.match(gold) and (own := _LETTER_BEFORE_TEXT.match(answer)):
         return gold, answer[own.end() :]
     if _LETTERS.fullmatch(gold) and _LETTERS.fullmatch(answer):
-        return sorted(re.findall("[A-J]", gold)) == sorted(re.findall("[A-J]", answer))
+        letters, others = re.findall("[A-J]", gold), re.findall("[A-J]", answer)
+        return letters == others or (letters == sorted(letters) == sorted(others))  # BADC is an order
     return None
 
 

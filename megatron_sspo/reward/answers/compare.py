@@ -7,20 +7,21 @@ from fractions import Fraction
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.choices import compare_choices, compare_opposites, contradicts
 from megatron_sspo.reward.answers.congruences import is_same_congruence
+from megatron_sspo.reward.answers.families import is_family, is_same_family
+from megatron_sspo.reward.answers.intervals import join_orders, read_inequality, read_order
+from megatron_sspo.reward.answers.lists import are_contrary, are_roots, is_choice, is_union, read_counts
 from megatron_sspo.reward.answers.names import (
-    EXCEPTION,
-    REALS,
-    as_union,
     letters_of,
     may_be_same,
-    read_inequality,
     read_names,
-    read_order,
     strip_name,
     variables_of,
     without_parameters,
 )
-from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.notations.chemistry import is_same_substance
+from megatron_sspo.reward.answers.notations.permutations import is_same_permutation
+from megatron_sspo.reward.answers.quantities.number import read_number
+from megatron_sspo.reward.answers.quantities.units import read_sum, total_of
 from megatron_sspo.reward.answers.rows import (
     as_list,
     as_points,
@@ -32,7 +33,7 @@ from megatron_sspo.reward.answers.rows import (
     read_matrix,
 )
 from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
-from megatron_sspo.reward.answers.units import read_sum, total_of
+from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union
 from megatron_sspo.reward.answers.values import (
     RELATION,
     Formulas,
@@ -43,9 +44,9 @@ from megatron_sspo.reward.answers.values import (
     is_same_or_rounded,
     normalize,
 )
-from megatron_sspo.reward.answers.words.remarks import drop_domain, drop_remark, drop_steps
+from megatron_sspo.reward.answers.words.remarks import drop_domain, drop_remark, drop_steps, drop_whole
 from megatron_sspo.reward.answers.words.restated import split_restatement
-from megatron_sspo.reward.answers.words.spelled import is_same_time, read_date
+from megatron_sspo.reward.answers.words.times import is_same_time, read_date
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
 _LONGEST_CHAIN = 20  # sides
@@ -64,10 +65,9 @@ _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
 _CUT_OFF = re.compile(r"(?<=\S)\s+(?:or|and|but)$")  # "5 or"
 _NAME_OF_EXCEPTION = re.compile(r"([A-Za-z])\s*\\ne(?![A-Za-z])")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
-_WORDS = re.compile(r"\(?[A-J]\)?|[A-Za-z]{2,}(?: [A-Za-z]+)*")
 _WORD_OF_CONDITION = re.compile(r"\s+(?:for|when|if|where|with)\s+(?=\S{1,20}\s*(?:[<>]|\\[lg]e(?![a-z])))")
+_INTEGERS_BEFORE = re.compile(r"^(?:all\s+)?(?:positive\s+)?integers\s+(?=[i-np]\s*(?:>|\\ge(?![a-z])))")
 _RANGE = re.compile(r"[0-9]+\s*-\s*[0-9]+")
-_NOUN = re.compile(r"[0-9]\s.*?([A-Za-z]{3,}?)s?$")
 
 
 def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict:
@@ -95,7 +95,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return True
     if contradicts(gold, answer):
         return False
-    answer = drop_domain(gold, drop_remark(gold, drop_steps(gold, answer)))
+    answer = drop_whole(gold, drop_domain(gold, drop_remark(gold, drop_steps(gold, answer))))
     if (parts := split_restatement(answer)) and not split_restatement(gold):
         verdict = _compare_restated(gold, *parts, formulas)
         if verdict is not False:
@@ -103,8 +103,11 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     if _RANGE.fullmatch(gold) and not _RANGE.fullmatch(answer):
         return False  # 10-12 is no difference
     answer = _in_spelling_of(gold, answer)
-    if (is_same := is_same_congruence(gold, answer)) is not None:
-        return is_same
+    for is_same_notation in (is_same_congruence, is_same_permutation, is_same_substance):
+        if (is_same := is_same_notation(gold, answer)) is not None:
+            return is_same
+    if is_family(gold, answer) and (formulas is None or is_same_family(gold, answer, formulas.value_of)):
+        return True if formulas else None
     gold, answer = without_parameters(gold, answer)
     if _MARK_AT_END.search(answer) and not _LENGTH.search(gold):
         return False
@@ -127,7 +130,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         is_same = _compare_sums(*sums, gold, answer)
         if is_same is not None:
             return is_same
-    gold, answer = _as_unions(gold, answer)
+    gold, answer = _as_unions(join_orders(gold), join_orders(answer))
     if not (_is_balanced(gold) and _is_balanced(answer)):
         return False
     verdict = _compare_lists(gold, answer, formulas)
@@ -142,6 +145,8 @@ def _in_spelling_of(gold: str, answer: str) -> str:
         answer = _WORD_OF_CONDITION.sub(", ", answer)  # 1/(1-x) for |x| < 1
     if "C" in answer and "C" not in gold and "," not in gold:
         answer = respell_choose(answer)
+    if _INTEGERS_BEFORE.match(answer) and gold[:1] == _INTEGERS_BEFORE.sub("", answer)[:1]:
+        answer = _INTEGERS_BEFORE.sub("", answer)
     if _LARGE_INTEGER.fullmatch(gold):
         answer = _INDIAN_GROUPS.sub(lambda m: m.group().replace(",", ""), answer)
     return answer
@@ -221,7 +226,7 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     if len(items) == len(other_items) == 1:
         return _compare_items(items[0], other_items[0], formulas)
     if bool(RELATION.search(gold)) != bool(RELATION.search(answer)):  # 0 < x < 1 and (0, 1)
-        if len(items) == len(other_items) and _is_union(gold) and _is_union(answer):
+        if len(items) == len(other_items) and is_union(gold) and is_union(answer):
             return _compare_sets(items, other_items, formulas)
         bare = answer if RELATION.search(gold) else gold
         if not any(mark in bare for mark in "([") or split_list(bare, thousands=False)[0] == "{}":
@@ -229,19 +234,15 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return formulas.is_same(gold, answer) if formulas else None
     if len(items) != len(other_items) or len(items) > _LONGEST_LIST:
         return False
-    if brackets != other_brackets and _is_choice(gold if not brackets else answer):
+    if brackets != other_brackets and is_choice(gold if not brackets else answer):
         brackets, other_brackets = brackets or "{}", other_brackets or "{}"  # x = 1 or x = 2 is not the point (1, 2)
     kinds = {brackets, other_brackets}
     if len(kinds) > 1 and not ("" in kinds and kinds & {"()", "{}"}):
         return False
-    if (" or " in gold) != (" or " in answer) and all(map(_WORDS.fullmatch, items)):
-        return False  # Alice and Bob, and one of the two
-    if any(" or " in text and " and " in other for text, other in ((gold, answer), (answer, gold))) and all(
-        map(RELATION.search, items)
-    ):
-        return False  # x < -2 or x > 2, and both at once
+    if are_contrary(gold, answer, items):
+        return False
     if kinds <= {"", "{}"}:
-        counted = _read_counts(items), _read_counts(other_items)
+        counted = read_counts(items), read_counts(other_items)
         if counted[0].keys() & counted[1].keys():  # 3 apples and 4 oranges
             return counted[0] == counted[1]
         return _compare_sets(items, other_items, formulas)
@@ -277,7 +278,7 @@ def _compare_assignments(
     A side without names has to have the order of the names.
     """
     golds, answers = assignments
-    if (golds is None or answers is None) and _are_roots(golds or answers or {}):
+    if (golds is None or answers is None) and are_roots(golds or answers or {}):
         values = [
             list(found.values()) if found is not None else split_list(text, thousands=False)[1]
             for found, text in ((golds, gold), (answers, answer))
@@ -321,35 +322,6 @@ def _compare_matrices(
     if any(found is None and "\\begin" not in text for found, text in zip(matrices, (gold, answer), strict=True)):
         return False
     return formulas.is_same(gold, answer) if formulas else None
-
-
-def _are_roots(named: dict[str, str]) -> bool:
-    """Returns whether all names are one letter with an index, as x_1 and x_2, whose order has no meaning."""
-    return len({name.partition("_")[0] for name in named if "_" in name}) == 1 and all("_" in name for name in named)
-
-
-def _read_counts(items: list[str]) -> dict[str, Fraction]:
-    """Returns the numbers of `3 apples` and `4 oranges` by their nouns; empty if two have one noun."""
-    found: dict[str, Fraction] = {}
-    for item in items:
-        number, noun = read_number(item), _NOUN.search(item)
-        if number is None or noun is None:
-            return {}
-        found[noun[1].lower()] = number.value
-    return found if len(found) == len(items) > 1 else {}
-
-
-def _is_union(text: str) -> bool:
-    """Returns whether a text is a union of intervals, or of inequalities such as x < 2 or x > 3."""
-    if RELATION.search(text):
-        return " or " in text and not re.search(r"[,;]| and ", text)
-    return "\\cup" in text
-
-
-def _is_choice(text: str) -> bool:
-    """Returns whether a list without brackets holds values of one thing: `1 or 2`, or `x = 1, x = 2`."""
-    names = [split_equation(item) for item in split_list(text, thousands=False)[1]]
-    return " or " in text or (len(names[0]) > 1 and all(sides[0] == names[0][0] for sides in names))
 
 
 def _compare_sets(items: list[str], others: list[str], formulas: Formulas | None) -> Verdict:

@@ -1,19 +1,16 @@
 """Reads names before values: `x = 3`, `P = (1, 2)`, `\\angle ABC = 60`, `NO : BO = 1 : \\sqrt{6}`, "Area = 12".
 
 Parameters are names, too: `x = \\pi + 2k\\pi, k \\in \\mathbb{Z}` is the same with n.
-Sets of numbers are read by the inequality that names them, and with their exceptions: `x \\ne 3` is a union.
 """
 
-import itertools
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 
 from megatron_sspo.reward.answers.answer import split_equation
-from megatron_sspo.reward.answers.formula import FUNCTIONS
-from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.formulas.formula import FUNCTIONS
+from megatron_sspo.reward.answers.quantities.number import read_number
+from megatron_sspo.reward.answers.quantities.units import split_unit
 from megatron_sspo.reward.answers.spelling import respell_constants
-from megatron_sspo.reward.answers.units import split_unit
 from megatron_sspo.reward.answers.unsolved import is_unsolved
 
 _INDEX = r"(?:_(?:[A-Za-z0-9]|\\[a-z]+|\{[^{}]*\}))?"
@@ -24,7 +21,7 @@ _DECORATION = (
 )
 _SHAPE = r"m?\\(?:angle|measuredangle|triangle|odot|arc|square)"
 _LETTERS = r"(?:[A-Z]'*){1,5}|[a-zA-Z]'*|\\(?!pi(?![A-Za-z])|infty|angle|frac|sqrt|log|ln)[A-Za-z]+"
-_SYMBOL = re.compile(
+SYMBOL = re.compile(
     r"\\frac\{d[A-Za-z]\}\{d[A-Za-z]\}|d[A-Za-z]/d[A-Za-z]|"
     rf"\|?(?:{_SHAPE})?(?:{_DECORATION}\{{[A-Za-z']+\}}|{_DECORATION}[A-Za-z]|{_LETTERS}){_INDEX}'*{_INVERSE}{_ARGUMENTS}\|?"
 )
@@ -51,10 +48,7 @@ _NO_LETTERS = FUNCTIONS | {
     *("frac", "sqrt", "pi", "cdot", "times", "div", "pm", "infty", "circ", "le", "ge", "ne", "log", "binom"),
     *("overline", "cup", "cap", "in", "approx", "angle", "triangle", "begin", "end"),
 }
-_GREATER = {">": "<", r"\ge": r"\le"}
-_ABSOLUTE = re.compile(r"\|([A-Za-z])(?:([-+])([0-9.]+))?\|")  # |x-3|
-_RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
-_BEFORE_BRACKET = re.compile(r"^([^=()\[\]]*(?:\([^()=]*\))?)\s*=\s*(?=\\?[(\[{])")
+_BEFORE_BRACKET = re.compile(r"^([^=()\[\]]*(?:\([^()=]*\))?)\s*=\s*(?=\\?[\[{]|\([^=]*[,;])")  # (5 - x)/2 is a formula
 _POINT = re.compile(r"^([A-Z]'*(?:_(?:[0-9A-Za-z]|\{[^{}]*\}))?)\s*(?=\([^()]*,)")
 
 # for all integers k; k \\in \\mathbb{Z}
@@ -80,18 +74,6 @@ _ANY_INDEX = re.compile(
 )
 _SEQUENCE = re.compile(r"[A-Za-z]_\{?n\}?\s*=")
 _FUNCTION = re.compile(r"([A-Za-z])\(([a-z])\)\s*=")
-_LONGEST_SET = 300  # characters of a set with exceptions
-REALS = r"(-\infty,\infty)"
-_ALL_BUT = re.compile(
-    r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\?\{|"
-    r"all real (?:numbers|[a-z]) except)\s*((?:[^{}]|(?<=\\frac)\{[^{}]*\}\{[^{}]*\})*?)\s*(?:\\?\})?"
-)
-EXCEPTION = re.compile(r"\\ne(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\bexcept\b")
-# The points that an interval or an inequality leaves out: (1,3) \setminus \{2\}, or 1 < x < 3, x \ne 2.
-_PUNCTURED = re.compile(r"([(\[][^()\[\]]*[)\]])\s*\\(?:setminus|backslash)\s*\\?\{([^{}]*?)\\?\}")
-_AND_OTHER_THAN = re.compile(r"([(\[][^()\[\]]*[)\]]|[^,]+)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)")
-_BOTH_SIGNS = re.compile(r"^\s*\\[pm][mp]\s*(.*)$")  # x \ne \pm 2
-_BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +137,10 @@ def read_names(text: str, known: frozenset[str] | None = None) -> Named:
     phrases = [side for side in names if _WORD.search(_COMMAND.sub(" ", side))]
     symbols = [side for side in names if side not in phrases]
     return Named(
-        frozenset(map(_in_one_spelling, symbols)),
+        frozenset(map(in_one_spelling, symbols)),
         frozenset(word for phrase in phrases for word in re.findall("[a-z]+", phrase.lower()) if word not in _FILLERS),
         tuple(values),
-        all(_SYMBOL.fullmatch(_compact(side)) for side in symbols),
+        all(SYMBOL.fullmatch(compact(side)) for side in symbols),
     )
 
 
@@ -187,87 +169,10 @@ def strip_name(text: str) -> tuple[str, str]:
     if match := _BEFORE_BRACKET.match(text):
         name = match[1].strip()
         if _is_name(name) and len(split_equation(text)) == 2:
-            return _in_one_spelling(name), text[match.end() :].strip()
-    elif (match := _POINT.match(text)) and text.index(")") == len(text) - 1:
-        return _in_one_spelling(match[1]), text[match.end() :].strip()
+            return in_one_spelling(name), text[match.end() :].strip()
+    elif (match := _POINT.match(text)) and text.find(")") == len(text) - 1:
+        return in_one_spelling(match[1]), text[match.end() :].strip()
     return "", text
-
-
-def read_inequality(text: str) -> tuple[str, str] | None:
-    """Returns the name and the interval of `0 < x \\le 1`, here x and (0,1]; None for any other text."""
-    if text.count(" and ") > 1:
-        return None
-    if " and " in text:
-        return _read_both(*text.split(" and ", 1))
-    parts = [part.strip() for part in _RELATION.split(text)]
-    if len(parts) not in (3, 5) or any(mark in text for mark in ",;=") or not all(parts):
-        return None
-    values, signs = parts[::2], parts[1::2]
-    if any(sign in _GREATER for sign in signs):
-        if not all(sign in _GREATER for sign in signs):
-            return None
-        values, signs = values[::-1], [_GREATER[sign] for sign in reversed(signs)]
-    place = 1 if len(values) == 3 else int(bool(_SYMBOL.fullmatch(_compact(values[1]))))
-    name = values.pop(place)
-    if "|" in name:
-        return _read_distance(name, values[0], signs[0]) if place == 0 and len(values) == 1 else None
-    if not _SYMBOL.fullmatch(_compact(name)) or any(letters_of(value) for value in values):
-        return None
-    opening = "[" if signs[0] != "<" else "("
-    closing = "]" if signs[-1] != "<" else ")"
-    if len(values) == 2:
-        interval = f"{opening}{values[0]},{values[1]}{closing}"
-    else:
-        interval = rf"{opening}{values[0]},\infty)" if place else rf"(-\infty,{values[0]}{closing}"
-    return _in_one_spelling(name), interval
-
-
-def read_order(text: str) -> tuple[list[str], list[str]] | None:
-    """Returns the values and the signs of `c > b > a`, from the smallest value on; None unless it has two or more."""
-    parts = [part.strip() for part in _RELATION.split(text)]
-    values, signs = parts[::2], parts[1::2]
-    if len(values) < 2 or not all(values) or len({sign in _GREATER for sign in signs}) != 1:
-        return None
-    if signs[0] in _GREATER:
-        return values[::-1], [_GREATER[sign] for sign in reversed(signs)]
-    return values, signs
-
-
-def read_far(text: str) -> str | None:
-    """Returns the union of the two intervals of `|x - 3| > 2`; None for any other text."""
-    parts = [part.strip() for part in _RELATION.split(text)]
-    if len(parts) != 3 or parts[1] not in _GREATER:
-        return None
-    found = _read_distance(parts[0], parts[2], _GREATER[parts[1]])
-    if found is None:
-        return None
-    is_open = parts[1] == ">"
-    left, right = found[1][1:-1].split(",")
-    return rf"(-\infty,{left}{')' if is_open else ']'} \cup {'(' if is_open else '['}{right},\infty)"
-
-
-def _read_distance(absolute: str, distance: str, sign: str) -> tuple[str, str] | None:
-    """Returns the name and the interval of `|x - 3| < 2`; None if one of the two numbers is none, or not positive."""
-    match, number = _ABSOLUTE.fullmatch(_compact(absolute)), read_number(distance)
-    if not match or not number or number.value <= 0 or number.unit or number.percent:
-        return None
-    center = read_number(match[3] or "0")
-    if center is None:
-        return None
-    middle = -center.value if match[2] == "+" else center.value
-    ends = f"{middle - number.value},{middle + number.value}"
-    return match[1], f"({ends})" if sign == "<" else f"[{ends}]"
-
-
-def _read_both(first: str, second: str) -> tuple[str, str] | None:
-    """Returns the name and the interval of `x > 0 and x \\le 1`; None for any other two texts."""
-    found = read_inequality(first), read_inequality(second)
-    if not found[0] or not found[1] or found[0][0] != found[1][0]:
-        return None
-    lower, upper = sorted((found[0][1], found[1][1]), key=lambda interval: interval.startswith(r"(-\infty,"))
-    if not lower.endswith(r",\infty)") or not upper.startswith(r"(-\infty,"):
-        return None
-    return found[0][0], lower.removesuffix(r"\infty)") + upper.removeprefix(r"(-\infty,")
 
 
 def without_parameters(gold: str, answer: str) -> tuple[str, str]:
@@ -336,9 +241,9 @@ def read_assignments(items: list[str]) -> dict[str, str] | None:
     found: dict[str, str] = {}
     for item in items:
         sides = split_equation(item)
-        if len(sides) != 2 or not _SYMBOL.fullmatch(_compact(sides[0])):
+        if len(sides) != 2 or not SYMBOL.fullmatch(compact(sides[0])):
             return None
-        found[_in_one_spelling(sides[0])] = sides[1]
+        found[in_one_spelling(sides[0])] = sides[1]
     return found if len(found) == len(items) else None
 
 
@@ -354,7 +259,7 @@ def variables_of(side: str) -> frozenset[str]:
 
 
 def _is_name(side: str) -> bool:
-    return bool(_SYMBOL.fullmatch(_compact(side)) or _PHRASE.fullmatch(side))
+    return bool(SYMBOL.fullmatch(compact(side)) or _PHRASE.fullmatch(side))
 
 
 def _is_open(side: str, sides: list[str]) -> bool:
@@ -371,12 +276,14 @@ def _is_quantity(side: str) -> bool:
     return bool(re.search(r"[A-Za-z]", side)) and bool(letters_of(side)) and not re.search("[xyz]", bare)
 
 
-def _compact(text: str) -> str:
+def compact(text: str) -> str:
+    """Returns a text without white space."""
     return re.sub(r"\s+", "", text)
 
 
-def _in_one_spelling(name: str) -> str:
-    name = _FRACTION.sub(r"\1:\2", _compact(name)).replace("/", ":")
+def in_one_spelling(name: str) -> str:
+    """Returns a name without decoration; y for f(x), and the letters of a segment or an angle in one order."""
+    name = _FRACTION.sub(r"\1:\2", compact(name)).replace("/", ":")
     is_vector = "\\vec" in name
     name = _PRIMED.sub(lambda m: f"d{m[1]}:d{m[2] or 'x'}", _MARKS.sub("", name))
     if name == "f(x)":
@@ -384,39 +291,3 @@ def _in_one_spelling(name: str) -> str:
     if re.fullmatch("[A-Z]{2,3}", name) and not is_vector:  # the segment BA is AB, the angle CBA is ABC
         return min(name, name[::-1])
     return "+".join(sorted(name.split("+")))
-
-
-def as_union(text: str) -> str:
-    """Returns the union of intervals for `x \\ne 3`, `|x| > 3`, or the reals without {3}; any other text as it is."""
-    if "|" in text:
-        return read_far(text) or text
-    if len(text) > _LONGEST_SET:
-        return text
-    if match := _ALL_BUT.fullmatch(text):
-        interval, points = REALS, match[1]
-    elif match := _PUNCTURED.fullmatch(text):
-        interval, points = match.groups()
-    elif match := _AND_OTHER_THAN.fullmatch(text):
-        name, interval = read_inequality(match[1]) or (match[2], match[1].replace(r"\mathbb{R}", REALS))
-        if name != match[2]:
-            return text
-        points = match[3]
-    else:
-        return text
-    numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(_BOTH_SIGNS.sub(r"\1, -\1", points))]
-    values = sorted({number.value for number in numbers if number is not None})
-    ends = interval[1:-1].split(",")
-    if len(values) != len(numbers) or len(ends) != 2 or not _lie_between(ends, values):
-        return text
-    ends[1:1] = map(str, values)
-    return r" \cup ".join(
-        f"{interval[0] if left == ends[0] else '('}{left},{right}{interval[-1] if right == ends[-1] else ')'}"
-        for left, right in itertools.pairwise(ends)
-    )
-
-
-def _lie_between(ends: list[str], values: list[Fraction]) -> bool:
-    """Returns whether values lie inside of an interval; not if an end is no number and not infinite."""
-    if (lower := ends[0].strip()) != r"-\infty" and not ((low := read_number(lower)) and low.value < values[0]):
-        return False
-    return (upper := ends[1].strip()) == r"\infty" or bool((high := read_number(upper)) and high.value > values[-1])

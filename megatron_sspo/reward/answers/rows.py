@@ -7,7 +7,7 @@ import re
 
 from megatron_sspo.reward.answers.answer import split_list
 from megatron_sspo.reward.answers.names import read_assignments
-from megatron_sspo.reward.answers.number import read_number
+from megatron_sspo.reward.answers.quantities.number import read_number
 
 _MATRIX = re.compile(
     r"[(\[]?\s*\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}(?:\s*\{[^{}]*\})?(.*)\\end\s*\{\1\}\s*[)\]]?", re.DOTALL

@@ -28,7 +28,7 @@ _INFIX = re.compile(r"\{([^{}]*)\\(over|choose)(?![A-Za-z])([^{}]*)\}")
 _ROOT_OF = re.compile(r"\\root\s*(\{[^{}]*\}|[0-9A-Za-z])\s*\\of\s*(\{[^{}]*\}|[0-9A-Za-z])")
 _CHOOSE = re.compile(r"(?<![A-Za-z0-9)}])(?:\{\})?_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?|C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?")
 _CHOOSE_WITH_LETTERS = re.compile(
-    r"(?<![A-Za-z\\])C(?:\(\s*([0-9A-Za-z]+)\s*,\s*([0-9A-Za-z]+)\s*\)|"
+    r"(?<![A-Za-z\\])C(?:\(\s*([-+0-9A-Za-z ]+),\s*([-+0-9A-Za-z ]+)\)|"
     r"_(?:([0-9A-Za-z])|\{([^{}]*)\})\^(?:([0-9A-Za-z])|\{([^{}]*)\}))"
 )
 _CHOOSE_FROM = re.compile(
@@ -80,6 +80,7 @@ _SPELLINGS = {  # of a command, in one spelling
     **dict.fromkeys(("simeq", "thickapprox", "approxeq"), r"\approx "),
     **dict.fromkeys(("dfrac", "tfrac", "cfrac", "nicefrac", "sfrac", "flatfrac"), r"\frac"),
     **dict.fromkeys(("lor", "vee"), " or "),
+    "lnot": r"\neg ",
     **dict.fromkeys(("land", "wedge"), " and "),
     **dict.fromkeys(("mod", "bmod", "pmod"), " mod "),
     **dict.fromkeys(("degree", "textdegree"), r"^\circ "),
@@ -144,6 +145,12 @@ _OPTION = re.compile(
     r"^(?:(?:I\s+)?(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
     re.IGNORECASE,
 )
+_ONLY_LETTERS = re.compile(r"(?<=[A-J)IV])\s+only$")  # of the choices: A, C only
+_REMAINDER = re.compile(r"(?<=[0-9])\s*,?\s*(?:R|(?:with\s+)?(?:an?\s+)?remainder(?:\s+(?:of|is))?)\s*(?=[0-9]+$)")
+_DIVERGES = re.compile(
+    r"^(?:(?:the\s+)?(?:limit|series|integral|sum|it)\s+)?(?:diverges|tends|goes|approaches)\s+(?:to\s+)?(?=[-+]?\s*\\infty$)",
+    re.IGNORECASE,
+)
 _IS_THE_ANSWER = re.compile(
     r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+|only\s+|unique\s+)?(?:answer|option|choice|solution))\.?$",
     re.IGNORECASE,
@@ -153,6 +160,7 @@ _LABEL = re.compile(
     r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about|possible|extraneous|reject(?:ed)?|discard(?:ed)?|invalid|false)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _LABEL_OF_ITEM = re.compile(r"(?<=,)\s*([A-Za-z]?[a-z]{2,}(?: [a-z]+)?)\s*:\s*(?=[-+0-9\\$.])")  # mean: 5, median: 4
+_ARTICLE = re.compile(r"^an?\s+(?=[0-9]+(?:\.[0-9]+)?(?:\s*\\?%|-))", re.IGNORECASE)  # a 20% increase
 _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
     re.IGNORECASE,
@@ -162,58 +170,12 @@ _OF_GAMES = re.compile(
     r"(?<=[A-Za-z])\s+(?:(?:is|was)\s+the\s+winner|(?:always\s+)?wins|has\s+a\s+winning\s+strategy)\.?$"
 )
 _ON_A_DAY = re.compile(
+    r"^(?:in\s+)?(?:the\s+)?(?:year\s+)?(?=(?:1[0-9]|20)[0-9]{2}$)|"
     r"^(?:on|in)\s+(?:a\s+)?(?=(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|may|june|july|august|"
     r"(?:septem|octo|novem|decem)ber)$)",
     re.IGNORECASE,
 )
-_OUTWARD_BRACKETS = re.compile(r"(?<![^ p])([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])(?= *(?:\\cup|$))")
-_ANGLES = re.compile(r"<([^<>]*,[^<>]*)>")
-_QUOTED = re.compile(r"([\"'])([^\"']*)\1")
 
-_ALL_REALS = re.compile(
-    r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?real(?:s|\s+numbers|(?:\s+values\s+of)?\s+[a-z])|\(-\\infty\s*,\s*\+?\s*\\infty\s*\)",
-    re.IGNORECASE,
-)
-_INTEGERS = re.compile(r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?integers", re.IGNORECASE)
-_INFINITELY_MANY = re.compile(
-    r"(?:there\s+(?:are|exist)\s+)?(?:infinitely\s+many(?:\s+solutions)?|infinite(?:\s+(?:number\s+of\s+)?solutions)?)",
-    re.IGNORECASE,
-)
-_MISSING = re.compile(r"(?:(?:the\s+)?limit\s+)?(?:does\s+not\s+exist|DNE|(?:is\s+)?undefined)", re.IGNORECASE)
-_OF_SERIES = re.compile(  # convergence, alone or of what the question names
-    r"(?:(?:the|this)\s+(?:(?:infinite|improper|given|power|alternating)\s+)?(?:series|sequence|integral)\s+|it\s+)?(?:is\s+)?(con|di)verge(?:s|nt)",
-    re.IGNORECASE,
-)
-_POSITIVE_REALS = re.compile(
-    r"\\mathbb\{R\}(?:[\^_](?:\{\+\}|\+)|_\{>\s*0\})|(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?positive\s+real(?:s|\s+numbers)",
-    re.IGNORECASE,
-)
-_POSITIVE_INTEGERS = re.compile(
-    r"\\mathbb\{Z\}(?:[\^_](?:\{\+\}|\+)|_\{>\s*0\})|(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?positive\s+integers|"
-    r"every\s+positive\s+integer",
-    re.IGNORECASE,
-)
-_PARITY = re.compile(
-    r"(?:(?:all|every|any)\s+)(positive\s+)?(odd|even)(?:\s+(?:positive\s+)?(?:integers?|numbers?))?(?:\s+[a-z])?|"
-    r"(positive\s+)?(odd|even)(?:\s+(?:integers?|numbers?)(?:\s+[a-z])?|\s+[a-z])|[a-z]\s+(?:is\s+)?(odd|even)",
-    re.IGNORECASE,
-)
-_QUADRANTS = {
-    **dict.fromkeys(("i", "1", "first", "one"), 1),
-    **dict.fromkeys(("ii", "2", "second", "two"), 2),
-    **dict.fromkeys(("iii", "3", "third", "three"), 3),
-    **dict.fromkeys(("iv", "4", "fourth", "four"), 4),
-}
-_QUADRANT = re.compile(
-    rf"(?:in\s+)?(?:the\s+)?(?:(first|second|third|fourth)\s+quadrant|quadrant\s+({'|'.join(_QUADRANTS)}))",
-    re.IGNORECASE,
-)
-_TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top)\s*\})")
-_EMPTY = re.compile(
-    r"\\?\{\s*\\?\}|(?:the\s+)?empty\s+set|none|"
-    r"(?:(?:there\s+(?:is|are)|(?:it|the\s+(?:equation|system|inequality))\s+has|has)\s+)?no\s+(?:real\s+)?(?:solution|root)s?(?:\s+exists?)?",
-    re.IGNORECASE,
-)
 
 # The constants of a solution of a differential equation: y = C_1 e^x + C_2 e^{-x}.
 _CONSTANT = re.compile(r"(?<![A-Za-z\\])(?:[Cc](?:_[0-9]|_\{[0-9]\})?|[KkAB])(?![A-Za-df-z_(])")
@@ -357,42 +319,14 @@ def drop_lead(text: str) -> str:
         if labelled != text:
             labelled = _LABEL_OF_ITEM.sub(r" \1 = ", labelled)
         text = _LINE_LABEL.sub("", labelled)
+    text = _ARTICLE.sub("", text)
     text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
     if " win" in text or " has" in text or "winner" in text:
         text = _OF_GAMES.sub("", text)
+    if "only" in text:
+        text = _ONLY_LETTERS.sub("", text)
+    if "R" in text or "remainder" in text:
+        text = _REMAINDER.sub(" R ", text)
+    if "\\infty" in text:
+        text = _DIVERGES.sub("", text)
     return _HALF_DAY.sub(lambda m: f" {m[1].lower()}m", _NEGATIVE.sub("-", _IS_THE_ANSWER.sub("", text)))
-
-
-def respell_whole(text: str) -> str:
-    """Returns the usual spelling of an answer that is a set with a name, or an interval such as `]1,2[`."""
-    if _EMPTY.fullmatch(text):
-        return r"\emptyset"
-    if _INFINITELY_MANY.fullmatch(text):
-        return "infinitely many"
-    if _MISSING.fullmatch(text):
-        return "DNE"
-    if match := _OF_SERIES.fullmatch(text):
-        return f"{match[1]}verges".lower()
-    if text == r"\mathbb{R}" or _ALL_REALS.fullmatch(text):
-        return r"(-\infty,\infty)"
-    if _POSITIVE_REALS.fullmatch(text):
-        return r"(0,\infty)"
-    if _POSITIVE_INTEGERS.fullmatch(text):
-        return r"\mathbb{Z}^{+}"
-    if match := _QUADRANT.fullmatch(text):
-        return f"quadrant {_QUADRANTS[(match[1] or match[2]).lower()]}"
-    if match := _PARITY.fullmatch(text):
-        return f"all {match[1] or match[3] or ''} {match[2] or match[4] or match[5]} integers".lower()
-    if match := _TRANSPOSED.fullmatch(text):
-        return f"({match[1][1:-1]})"
-    if _INTEGERS.fullmatch(text):
-        return r"\mathbb{Z}"
-    if match := _ANGLES.fullmatch(text):
-        return f"({match[1]})"
-    if match := _QUOTED.fullmatch(text):
-        return match[2]
-    if ("[" in text or "]" in text) and (text[0] == "]" or text[-1] == "[" or "\\cup" in text):
-        return _OUTWARD_BRACKETS.sub(
-            lambda m: f"{'[' if m[1] == '[' else '('}{m[2]}{']' if m[3] == ']' else ')'}", text
-        )
-    return text

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Protocol
 
-from megatron_sspo.reward.answers.evaluate import arithmetic_value
-from megatron_sspo.reward.answers.number import Number, read_number
-from megatron_sspo.reward.answers.units import NUMERALS, factor_between, split_unit
+from megatron_sspo.reward.answers.formulas.evaluate import arithmetic_value
+from megatron_sspo.reward.answers.quantities.number import Number, read_number
+from megatron_sspo.reward.answers.quantities.units import NUMERALS, factor_between, split_unit
 from megatron_sspo.reward.answers.words.languages import CHANGING
 
 _TOLERANCE = Fraction(1, 10**40)  # of the larger of two values, as for formulas
@@ -69,7 +69,7 @@ _HEDGES = re.compile(
     r"[a-z]+n't|twice|thrice|double|triple|quadruple|half|minus|plus|times|divided|if|unless|maybe|may be|perhaps|"
     r"probably|possibly|might|could|guess|any|anything|everything|something|other|different|differs?|unequal|unlike|instead|"
     r"rather|such as|e\.g|example|includ(?:es?|ing)|exclud(?:es?|ing)|exceeds?|exceeding|"
-    r"ignor(?:es?|ing)|reject(?:s|ing)?|like|say|contains?|options?|candidates?|guess(?:es)?|problem|question|exercise|"
+    r"ignor(?:es?|ing)|refus(?:es?|ing)|declin(?:es?|ing)|reject(?:s|ing)?|like|say|contains?|options?|candidates?|guess(?:es)?|problem|question|exercise|"
     r"equation|page|step)\b"
 )
 # Words directly before a number that make another number of it: "the square of 42", "increased by 42", "a hundred 42".
@@ -89,7 +89,7 @@ _ANNOUNCEMENT = re.compile(
 )
 _STATES_VALUE = re.compile(
     r"\b(?:total|maximum|minimum|value|answer|result|cost|price|profit|score|distance|speed|rate|area|volume|length|width|"
-    r"height|perimeter|balance|amount|age|weight) of$|"
+    r"height|perimeter|balance|amount|age|weight|probability|chance|increase|decrease|discount|average|mean) of$|"
     r"\b(?:equals?|simplifies|simplified|evaluates|comes|adds|sums|reduces|amounts|corresponds|rises|rose|increase[sd]?|"
     r"decrease[sd]?|drops|dropped|grows|grew|falls|fell|goes|went)(?: up| out| down)? to$"
 )

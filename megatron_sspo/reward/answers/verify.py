@@ -7,10 +7,10 @@ import resource
 from fractions import Fraction
 from typing import Any
 
-from megatron_sspo.reward.answers import evaluate
 from megatron_sspo.reward.answers.answer import split_equation
 from megatron_sspo.reward.answers.compare import compare
-from megatron_sspo.reward.answers.formula import FUNCTIONS, GREEK
+from megatron_sspo.reward.answers.formulas import evaluate
+from megatron_sspo.reward.answers.formulas.formula import FUNCTIONS, GREEK
 
 # An answer such as 9^{9^9} is a number of gigabytes. The deadline bounds its time, and this limit its memory.
 _MEMORY_BYTES = 1024**3
@@ -18,6 +18,10 @@ _MEMORY_BYTES = 1024**3
 # Decimals to which floating-point numbers have to agree. With math-verify's default of 6, 0.333333 equals 1/3.
 _FLOAT_DECIMALS = 12
 
+_COEFFICIENT = re.compile(
+    r"(^|[-+=(\[{,]\s*)([0-9]{1,9})\s*/\s*([0-9]{1,9})"
+    r"(?=\s*(?:[A-Za-z(]|\\(?!times|cdot|div|le|ge|ne|in|pm|mp|cup|cap|approx)[a-z]))"
+)
 _LONGEST = 400  # characters of an answer for math-verify, unless the gold answer is as long
 _DEEPEST = 40  # brackets within brackets
 _SECOND_POWER = re.compile(r"\^\s*(?:[A-Za-z0-9]|\\[A-Za-z]+|\{[^{}]*\})\s*\^")
@@ -25,6 +29,7 @@ _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and 
 # What may be infinite as a floating-point number: math-verify takes 2024!/5 for 2023!/5.
 _LARGE = re.compile(r"[0-9]{3,}\s*[)}]?\s*!|[0-9e)}]\s*\^\s*[{(]?\s*-?(?:[3-9][0-9]{2}|[0-9]{4})")
 _COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+|[%#@])")  # or a word of another script
+_ARROWS = (r"\rightarrow", r"\longrightarrow")
 _TOKEN = re.compile(r"\\[A-Za-z]+|[0-9.]+|\S")
 # math-verify drops a command that it does not know, a word of another script, and %: it would read \neg 5 as 5.
 _KNOWN_COMMANDS = {
@@ -64,6 +69,9 @@ class Formulas:
 
     def is_same(self, gold: str, answer: str) -> bool:
         """Returns whether two formulas are the same mathematical object."""
+        readings = _as_coefficient(gold), _as_coefficient(answer)
+        if readings != (gold, answer) and _compare_values(*readings):
+            return True
         verdict = _compare_values(gold, answer)
         if verdict is None:
             if _tokens(gold) == _tokens(answer):
@@ -82,6 +90,11 @@ class Formulas:
         return evaluate.value_of(text)
 
 
+def _as_coefficient(text: str) -> str:
+    """Returns a formula in which a fraction of two numbers multiplies the factor after it: `4/3 \\pi` has pi above."""
+    return _COEFFICIENT.sub(r"\1\\frac{\2}{\3}", text) if "/" in text else text
+
+
 def _compare_values(gold: str, answer: str) -> bool | None:
     sides, other_sides = split_equation(gold), split_equation(answer)
     if len(sides) == len(other_sides) == 1:
@@ -97,7 +110,7 @@ def _compare_values(gold: str, answer: str) -> bool | None:
 
 
 def _tokens(text: str) -> list[str]:
-    return _TOKEN.findall(text)
+    return ["\\to" if token in _ARROWS else token for token in _TOKEN.findall(text)]
 
 
 def _unknown(text: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 import re
 
+from megatron_sspo.reward.answers.words.spelled import NUMERAL, respell_numerals
+
 # Words with which a remark may state another answer, or take the answer back.
 _CHANGING = (
     "or|nor|not|never|no|but|maybe|perhaps|possibly|probably|also|wrong|incorrect|false|invalid|unless|if|else|otherwise|"
@@ -42,6 +44,20 @@ _INDICES = re.compile(
     r"(?:\s*,\s*|\s+|\s*(?=\())(?:\(\s*)?(?:for|where|with)?\s*(?:all|any|every|each)?\s*(?:positive\s+integers?\s+)?(?P<letter>[kmn])"
     r"(?:\s*\\ge\s*[01]|\s*\\in\s*\\mathbb\{[NZ]\}(?:[\^_](?:[*+]|\{[*+]\}))?|(?<=integer\s[kmn])|(?<=integers\s[kmn]))\s*\)?$"
 )
+_CONCLUSION = re.compile(
+    r"\b(?:so|then|thus|hence|therefore|giv(?:es|ing)|total|(?:al)?together|answer|result|finally)\b", re.IGNORECASE
+)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+# "3/4 of the cake", "20% of the class", "half of them", but not "half of the number"
+_SHARE = re.compile(
+    r"(.{1,40}?)\s+of\s+(?:them|it|(?:the|her|his|their|all(?:\s+the)?)"
+    rf"(?:\s+(?!(?:{_CHANGING}|{NUMERAL}|and|thirds?|quarters?|numbers?|values?|results?|sum|product|difference|square|root|"
+    r"others?|above|correct)\b)[a-z]+){1,4})",
+    re.IGNORECASE,
+)
+_FRACTION = re.compile(
+    r"[0-9]{1,9}\s*/\s*[0-9]{1,9}|\\frac\{[0-9]{1,9}\}\{[0-9]{1,9}\}|[0-9.]{1,12}\s*(?:\\?%|percent)"
+)
 _RELATION = re.compile(r"[=<>:,;|\[\]]|\\(?:le|ge|ne|cup|cap|in|setminus|approx)(?![A-Za-z])")
 # A clause after a comma, in which no number may stand: it might be the answer.
 _CLAUSE = re.compile(
@@ -55,6 +71,12 @@ _STEPS = re.compile(
 )
 _WORD_OF_STEP = re.compile(r"[Rr]ightarrow|\\implies|=>|\b(?:so|hence|thus|therefore)\b")
 _WORD_OF_REMARK = re.compile(r"\b(?:at|when|for|because|since|as|which|who)\b|\(", re.IGNORECASE)
+
+
+def concludes_otherwise(value: str, reason: str) -> bool:
+    """Returns whether a reason ends with a number that is not in the value: "7, because half is 7 and the total 14"."""
+    numbers = _NUMBER.findall(reason)
+    return bool(numbers and numbers[-1] not in _NUMBER.findall(value) and _CONCLUSION.search(reason))
 
 
 def drop_steps(gold: str, answer: str) -> str:
@@ -83,6 +105,18 @@ def drop_domain(gold: str, answer: str) -> str:
     return answer[: match.start()] if letter.search(gold) and letter.search(answer[: match.start()]) else answer
 
 
+def drop_whole(gold: str, answer: str) -> str:
+    """Returns the share of "3/4 of the cake" and "20% of the class"; any other answer as it is.
+
+    Args:
+        gold: the gold answer, a text that `clean` returned; if it says of what, the answer is not changed.
+        answer: the answer, alike.
+    """
+    match = _SHARE.fullmatch(answer) if " of " in answer and " of " not in gold else None
+    share = respell_numerals(match[1]) if match else ""
+    return share if _FRACTION.fullmatch(share) else answer
+
+
 def drop_remark(gold: str, answer: str) -> str:
     """Returns an answer without a remark after its value, which has to be the whole rest of the text.
 
@@ -96,5 +130,6 @@ def drop_remark(gold: str, answer: str) -> str:
         return answer
     for form in (_IN_BRACKETS, _AFTER_VALUE, _CLAUSE):
         if (match := form.search(answer)) and match.start() > 0:
-            return answer[: match.start()]
+            value = answer[: match.start()]
+            return answer if concludes_otherwise(value, match.group()) else value
     return answer

@@ -1,6 +1,5 @@
-"""Reads numbers in English words, clock times and dates."""
+"""Reads numbers in English words."""
 
-import math
 import re
 
 _ONES = {
@@ -33,14 +32,14 @@ _TENS = {
     )
 }
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_NUMERAL = "|".join((*_ONES, *_TENS, *_SCALES, "hundred", "dozen"))
+NUMERAL = "|".join((*_ONES, *_TENS, *_SCALES, "hundred", "dozen"))
 _PARTS = {
     word: bottom
     for bottom, word in enumerate(
         ("half", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), start=2
     )
 } | {"halve": 2, "quarter": 4}
-_WORDS = rf"(?:{_NUMERAL})(?:(?:\s+and\s+|\s+|-)(?:{_NUMERAL}))*"
+_WORDS = rf"(?:{NUMERAL})(?:(?:\s+and\s+|\s+|-)(?:{NUMERAL}))*"
 # A fraction that is the whole text, as "three quarters", "two and a half", "half". "third" alone is an ordinal.
 _FRACTION = re.compile(
     rf"(?:(?P<sign>negative|minus)\s+)?(?:(?P<whole>{_WORDS})\s+and\s+)?"
@@ -50,32 +49,16 @@ _FRACTION = re.compile(
 # The same before a noun or a unit: "two and a half hours", "half an hour".
 _FRACTION_OF_UNIT = re.compile(
     rf"(?P<sign>)(?P<whole>{_WORDS})\s+and\s+(?:(?P<top>an?|{_WORDS})[\s-]+(?P<part>{'|'.join(_PARTS)})s?|half)"
-    r"(?=\s+(?!(?:times|of|an?|to|or|and|is|in|as)\b)[A-Za-z\\])|half\s+an?(?=\s+(?:hour|minute|day|year|mile|meter|metre|inch|pound|dollar|gallon|pint|liter|litre|ton)s?$)",
+    r"(?=\s+(?!(?:times|of|an?|to|or|and|is|in|as)\b)[A-Za-z\\])|(?:half|(?P<quarters>an?|three)\s+quarters?\s+of)\s+an?(?=\s+(?:hour|minute|day|year|mile|meter|metre|inch|pound|dollar|gallon|pint|liter|litre|ton)s?$)",
     re.IGNORECASE,
 )
 # Numerals at the start of a text; those of "three quarters of a mile" are another number, and are left as words.
 _IN_WORDS = re.compile(
     rf"(?:(?P<sign>negative|minus)\s+)?(?:an?\s+(?=hundred|dozen|thousand|million|billion|trillion))?"
     rf"(?P<words>{_WORDS})"
-    rf"(?=$|\s+(?!(?:{_NUMERAL}|and|or|to|point|in|over|quarters?|hal(?:f|ves)|[a-z]+ths?|thirds?)\b)[A-Za-z\\])",
+    rf"(?=$|\s+(?!(?:{NUMERAL}|and|or|to|point|in|over|quarters?|hal(?:f|ves)|[a-z]+ths?|thirds?)\b)[A-Za-z\\])",
     re.IGNORECASE,
 )
-
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = (
-    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
-    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
-)
-_DAY = r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?"
-_YEAR = r"(?:(?:\s*,\s*|\s+)(?P<year>[0-9]{4}))?"
-_DATE = re.compile(rf"(?:the\s+)?(?:{_MONTH}\s+(?:the\s+)?{_DAY}{_YEAR})", re.IGNORECASE)
-_DAY_FIRST = re.compile(rf"(?:the\s+)?{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}", re.IGNORECASE)
-_ISO_DATE = re.compile(r"(?P<year>[0-9]{4})-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12][0-9]|3[01])")
-_TIME = re.compile(
-    r"(?:(?:(?!(?:not|never|before|after|about|around)\b|[a-z]+n't)[a-z]+\s+){0,8}at\s+)?(?P<hour>[01]?[0-9]|2[0-4])(?::(?P<minute>[0-5][0-9]))?(?:\s*(?P<half>[ap])\.?\s?m\.?)?(?:\s+o'?clock)?",
-    re.IGNORECASE,
-)
-_PART_OF_DAY = re.compile(r"\s+in\s+the\s+(?:(morning)|afternoon|evening)$", re.IGNORECASE)
 
 
 def respell_numerals(text: str) -> str:
@@ -91,41 +74,10 @@ def respell_numerals(text: str) -> str:
     return f"{'-' if match['sign'] else ''}{value}{text[match.end() :]}"
 
 
-def read_date(text: str) -> tuple[int, int, int] | None:
-    """Returns the year, month and day of a date such as "March 5, 2021" or 2021-03-05; the year 0 if none is stated."""
-    if match := _ISO_DATE.fullmatch(text):
-        return int(match["year"]), int(match["month"]), int(match["day"])
-    match = _DATE.fullmatch(text) or _DAY_FIRST.fullmatch(text)
-    if not match:
-        return None
-    return int(match["year"] or 0), _MONTHS.index(match["month"][:3].lower()) + 1, int(match["day"])
-
-
-def is_same_time(gold: str, answer: str) -> bool | None:
-    """Returns whether two times of the day are the same; None if the gold answer is no time, or may be a ratio.
-
-    A gold time without a.m. or p.m. leaves open which one it is. In an answer, a time without either is of 24 hours.
-    """
-    stated, found = (
-        _TIME.fullmatch(_PART_OF_DAY.sub(lambda match: " am" if match[1] else " pm", text)) for text in (gold, answer)
-    )
-    if not stated or not (stated["minute"] or stated["half"]):
-        return None
-    hour, minute = int(stated["hour"]), int(stated["minute"] or 0)
-    is_ratio = not stated["half"] and (hour > 24 or math.gcd(hour, minute) == 1)  # 3:20, in lowest terms
-    if found is None or not (stated["half"] or found["half"]):
-        return None if is_ratio else found is not None and (hour, minute) == _numbers(found)
-    if minute != _numbers(found)[1]:
-        return False
-    if not stated["half"]:
-        return hour in (_numbers(found)[0], _on_24_hours(found))
-    if not found["half"] and (not found["minute"] or 0 < _numbers(found)[0] <= 12):
-        return False  # "6:00" may be either half of the day
-    return _on_24_hours(stated) == _on_24_hours(found)
-
-
 def _in_digits(fraction: re.Match[str]) -> str:
     """Returns a fraction such as "2\\frac{1}{2}" for "two and a half"; "" if its words are several numbers."""
+    if fraction.groupdict().get("quarters"):
+        return r"\frac{3}{4}" if fraction["quarters"].lower() == "three" else r"\frac{1}{4}"
     whole, top = (
         1 if words in ("a", "an") else _value_of(re.split(r"[\s-]+", words.lower())) if words else default
         for words, default in ((fraction["whole"], 0), (fraction["top"], 1))
@@ -134,17 +86,6 @@ def _in_digits(fraction: re.Match[str]) -> str:
         return ""
     bottom = _PARTS[(fraction["part"] or "half").lower()]
     return f"{'-' if fraction['sign'] else ''}{whole or ''}\\frac{{{top}}}{{{bottom}}}"
-
-
-def _numbers(time: re.Match[str]) -> tuple[int, int]:
-    return int(time["hour"]), int(time["minute"] or 0)
-
-
-def _on_24_hours(time: re.Match[str]) -> int:
-    hour = int(time["hour"])
-    if not time["half"]:
-        return hour
-    return hour % 12 + (12 if time["half"].lower() == "p" else 0)
 
 
 def _value_of(words: list[str]) -> int | None:

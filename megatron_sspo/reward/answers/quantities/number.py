@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from megatron_sspo.reward.answers.units import CURRENCIES, factor_between, read_tail
+from megatron_sspo.reward.answers.quantities.units import CURRENCIES, factor_between, read_tail
 
 _LONGEST = 1000  # characters; Python refuses to read integers of more than 4300 digits
 _LARGEST_EXPONENT = 1000  # of ten

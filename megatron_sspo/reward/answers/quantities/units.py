@@ -3,14 +3,14 @@
 import re
 from fractions import Fraction
 
-from megatron_sspo.reward.answers.formula import FUNCTIONS
-from megatron_sspo.reward.answers.measures import ratio, unit_of
+from megatron_sspo.reward.answers.formulas.formula import FUNCTIONS
+from megatron_sspo.reward.answers.quantities.measures import ratio, unit_of
 from megatron_sspo.reward.answers.words.languages import CHANGING, SCALES
 from megatron_sspo.reward.answers.words.spelled import respell_numerals
 
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
-_MICRO = re.compile(r"\s*\\mu\s*(?=[A-Za-z])")
+_MICRO = re.compile(r"\s*(?:\\mu\s*(?=[A-Za-z])|(?<=[0-9\s])u(?=[mgFLlCAVWHTJN](?![A-Za-z])))")
 _DIGIT_AS_POWER = re.compile(r"(?<![A-Za-z])((?:[kcmd]?m|ft|in|yd|mi|s))([23])(?![0-9])")  # m2
 _DENOMINATOR = re.compile(r"/\s*\(([^()]*)\)")  # J/(kg K)
 _EACH = re.compile(r"^\s+an?\s+(?=(?:second|minute|hour|day|night|week|month|year|person|piece)\b)")  # 42 a day
@@ -23,6 +23,9 @@ _PURPOSE = re.compile(r"\s+(?:to\s+[a-z]+|for)\s+(?:the|an?|his|her|their|its|al
 _POSSESSIVE = re.compile(r"(?<=[a-z]{2})'s?(?=\s[a-z]{2})")  # at the farmers' market
 _DIRECTION = re.compile(
     r"(?<=[a-z0-9])\s+(?:(?:to|towards?) the\s+)?(?:north|south|east|west|left|right|(?:up|down|in|out)wards?)$", re.I
+)
+_ARC = re.compile(  # 37^\circ 30' 15"
+    r"(?<![0-9.])([0-9]{1,4})\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)\s*([0-5]?[0-9])\s*'(?!')(?:\s*([0-5]?[0-9])\s*(?:''|\"))?"
 )
 _FEET = re.compile(r"(?<=[0-9])'(?=\s*[0-9])")
 _OHM = re.compile(r"\s+([kM]?)\s*\\Omega(?![A-Za-z])")
@@ -106,7 +109,7 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
         return False, _MARKS[tail.strip()]
     if "'" in tail:
         tail = _POSSESSIVE.sub("", tail)
-    if "\\" in tail:
+    if "\\" in tail or "u" in tail:
         tail = _OHM.sub(r" \1ohm", _MICRO.sub(" micro", tail))
     tail = _DIGIT_AS_POWER.sub(r"\1^\2", tail)
     if "(" in tail:
@@ -130,6 +133,11 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
     if not _is_unit(words[0], tail[0].isspace()):
         return None
     return False, _known_unit(tail, words)
+
+
+def respell_arc(text: str) -> str:
+    """Returns a text with fractions of degrees for minutes and seconds of arc."""
+    return _ARC.sub(lambda m: rf"\frac{{{3600 * int(m[1]) + 60 * int(m[2]) + int(m[3] or 0)}}}{{3600}}^\circ", text)
 
 
 def split_unit(expression: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from megatron_sspo.reward.answers.formula import Tree
+from megatron_sspo.reward.answers.formulas.formula import Tree
 
 _PRIMES = (2**127 - 1, 2**107 - 1)
 _LARGEST_FACTORIAL = 10_000

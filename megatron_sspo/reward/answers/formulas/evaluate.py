@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from megatron_sspo.reward.answers.formula import Tree, UnreadError, parse_formula
-from megatron_sspo.reward.answers.residues import is_same_number
+from megatron_sspo.reward.answers.formulas.formula import Tree, UnreadError, parse_formula
+from megatron_sspo.reward.answers.formulas.residues import is_same_number
 
 Value = Any  # a Fraction, or mpmath's real or complex number
 

@@ -1,0 +1,1 @@
+"""Reads formulas as trees of operations, and compares them by their values."""

@@ -1,0 +1,1 @@
+"""Reads numbers with their units, and converts units."""

@@ -1,0 +1,65 @@
+"""Reads sets of numbers with exceptions as unions of intervals: `x \\ne 3`, `|x| > 3`, `(1,3) \\setminus \\{2\\}`."""
+
+import itertools
+import re
+from fractions import Fraction
+
+from megatron_sspo.reward.answers.intervals import read_far, read_inequality
+from megatron_sspo.reward.answers.quantities.number import read_number
+
+_LONGEST_SET = 300  # characters of a set with exceptions
+REALS = r"(-\infty,\infty)"
+_ALL_BUT = re.compile(
+    r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\?\{|"
+    r"all real (?:numbers|[a-z]) except)\s*((?:[^{}]|(?<=\\frac)\{[^{}]*\}\{[^{}]*\})*?)\s*(?:\\?\})?"
+)
+EXCEPTION = re.compile(r"\\ne(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\bexcept\b")
+# The points that an interval or an inequality leaves out: (1,3) \setminus \{2\}, or 1 < x < 3, x \ne 2.
+_PUNCTURED = re.compile(r"([(\[][^()\[\]]*[)\]])\s*\\(?:setminus|backslash)\s*\\?\{([^{}]*?)\\?\}")
+_AND_OTHER_THAN = re.compile(r"([(\[][^()\[\]]*[)\]]|[^,]+)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)")
+# \mathbb{R} \setminus [1,2]
+_OUTSIDE = re.compile(
+    r"(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*([(\[])([^()\[\],]+),([^()\[\],]+)([)\]])"
+)
+_BOTH_SIGNS = re.compile(r"^\s*\\[pm][mp]\s*(.*)$")  # x \ne \pm 2
+_BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
+
+
+def as_union(text: str) -> str:
+    """Returns the union of intervals for `x \\ne 3`, `|x| > 3`, or the reals without {3}; any other text as it is."""
+    if "|" in text:
+        return read_far(text) or text
+    if len(text) > _LONGEST_SET:
+        return text
+    if match := _OUTSIDE.fullmatch(text):
+        opening, lower, upper, closing = match.groups()
+        left, right = ")" if opening == "[" else "]", "(" if closing == "]" else "["
+        return rf"(-\infty,{lower}{left} \cup {right}{upper},\infty)" if "\\infty" not in lower + upper else text
+    if match := _ALL_BUT.fullmatch(text):
+        interval, points = REALS, match[1]
+    elif match := _PUNCTURED.fullmatch(text):
+        interval, points = match.groups()
+    elif match := _AND_OTHER_THAN.fullmatch(text):
+        name, interval = read_inequality(match[1]) or (match[2], match[1].replace(r"\mathbb{R}", REALS))
+        if name != match[2]:
+            return text
+        points = match[3]
+    else:
+        return text
+    numbers = [read_number(item) for item in _BETWEEN_EXCEPTIONS.split(_BOTH_SIGNS.sub(r"\1, -\1", points))]
+    values = sorted({number.value for number in numbers if number is not None})
+    ends = interval[1:-1].split(",")
+    if len(values) != len(numbers) or len(ends) != 2 or not _lie_between(ends, values):
+        return text
+    ends[1:1] = map(str, values)
+    return r" \cup ".join(
+        f"{interval[0] if left == ends[0] else '('}{left},{right}{interval[-1] if right == ends[-1] else ')'}"
+        for left, right in itertools.pairwise(ends)
+    )
+
+
+def _lie_between(ends: list[str], values: list[Fraction]) -> bool:
+    """Returns whether values lie inside of an interval; not if an end is no number and not infinite."""
+    if (lower := ends[0].strip()) != r"-\infty" and not ((low := read_number(lower)) and low.value < values[0]):
+        return False
+    return (upper := ends[1].strip()) == r"\infty" or bool((high := read_number(upper)) and high.value > values[-1])
