@@ -6,6 +6,7 @@ import sys
 
 from megatron_sspo.cli.extras import check_installed, error_of
 from megatron_sspo.cli.parser import parser
+from megatron_sspo.cli.refusals import refusal_as_user_error
 from megatron_sspo.errors import UserError, escape_unprintable, os_errors_as_user_errors
 from megatron_sspo.processes.ending import limit_end
 from megatron_sspo.processes.surroundings import prepare_process
@@ -36,10 +37,12 @@ def _run(arguments: list[str] | None) -> int:
             code = options.run(options, arguments)
             sys.stdout.flush()
             return code
-    except (UserError, ModuleNotFoundError) as raised:
+    except KeyboardInterrupt:
+        return 130
+    except Exception as raised:
         if _comes_of_an_interrupt(raised):
             return 130
-        error = error_of(raised) if isinstance(raised, ModuleNotFoundError) else raised
+        error = _user_error(raised)
         if error is None:
             raise
         from megatron_sspo.processes import local
@@ -49,12 +52,13 @@ def _run(arguments: list[str] | None) -> int:
         where = f" (process {rank})" if rank != "0" else ""
         print(f"megatron-sspo{where}: {escape_unprintable(str(error))}", file=sys.stderr, flush=True)
         return 2
-    except KeyboardInterrupt:
-        return 130
-    except Exception as raised:
-        if _comes_of_an_interrupt(raised):
-            return 130
-        raise
+
+
+def _user_error(error: Exception) -> UserError | None:
+    """Returns the error that the user can fix, or None for an error of this package or of the user's own code."""
+    if isinstance(error, UserError):
+        return error
+    return error_of(error) if isinstance(error, ModuleNotFoundError) else refusal_as_user_error(error)
 
 
 def _comes_of_an_interrupt(error: BaseException) -> bool:

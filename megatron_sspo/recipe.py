@@ -9,7 +9,8 @@ from typing import Any
 from megatron_sspo.config.naming import describe_value, shorten
 from megatron_sspo.config.overrides import override
 from megatron_sspo.config.resolve import check_options, load_file, resolve
-from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
+from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Run, check
 

@@ -1,5 +1,6 @@
 """Output of the command line before any command runs."""
 
+import errno
 import subprocess
 import sys
 
@@ -51,6 +52,37 @@ def test_an_interrupt_that_an_import_turned_into_another_error(monkeypatch, caps
     monkeypatch.setattr("megatron_sspo.__main__.prepare_process", interrupted)
     assert main(["new", "folder"]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        RuntimeError("Resource temporarily unavailable"),  # of gloo
+        RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),  # of a fork
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+    ],
+)
+def test_a_machine_that_refuses_memory_a_thread_or_a_process(monkeypatch, capsys, error) -> None:
+    def refuse() -> None:
+        raise error
+
+    monkeypatch.setattr("megatron_sspo.__main__.prepare_process", refuse)
+    assert main(["new", "folder"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("megatron-sspo: the machine has refused memory, a thread or a process in __main__.py, line")
+    assert said.count("\n") == 1 and "ulimit -u" in said
+
+
+def test_another_error_keeps_its_traceback(monkeypatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("megatron_sspo.__main__.prepare_process", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["new", "folder"])
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])

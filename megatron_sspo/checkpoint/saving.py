@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ class AsyncSave:
 
     def _is_written(self) -> bool:
         self._results.collect()
-        if self._process is None or not self._process.is_alive():
+        if self._process is None or _has_ended(self._process):
             return True
         size = sum(path.stat().st_size for path in self._path.glob(f"__{self._rank}_*.distcp"))
         if size != self._size:
@@ -119,6 +119,15 @@ class AsyncSave:
         with report_save_errors(self._path):
             for finalize in self._request.finalize_fns:
                 finalize()
+
+
+def _has_ended(process: Any) -> bool:
+    """Returns whether a process has ended, also if code of the user has waited for all processes and got its exit code.
+
+    `is_alive` would then be true forever. The sentinel alone is not enough: it is open in processes that another thread
+    has forked at the same moment.
+    """
+    return not process.is_alive() or bool(wait([process.sentinel], 0))
 
 
 def _start(function: Any, arguments: list[Any], keywords: dict[str, Any], path: Path) -> Any:

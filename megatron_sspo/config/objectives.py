@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from megatron_sspo import objective
 from megatron_sspo.config.naming import describe_value, one_line
-from megatron_sspo.config.user_code import surroundings_kept
+from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.objective import Objective, Segments, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of

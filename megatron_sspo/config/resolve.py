@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, get_origin
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.config.tree import describe_hint
-from megatron_sspo.config.user_code import surroundings_kept, syntax_user_error, user_code_errors
+from megatron_sspo.config.user_code import syntax_user_error, user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import open_file
 

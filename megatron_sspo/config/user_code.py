@@ -2,10 +2,8 @@
 
 import linecache
 import os
-import signal
 import sys
 import sysconfig
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +12,6 @@ from typing import Any, NoReturn
 
 from megatron_sspo.config.naming import describe_value, one_line, shorten
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.stop import SIGNALS
 
 _LONGEST_ERROR = 1000  # characters of an exception's text
 _PACKAGE = f"{Path(__file__).parents[1]}/"
@@ -23,9 +20,6 @@ _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platl
 _DEPENDENCIES = tuple(
     f"{folder}{name}/" for folder in _INSTALLED for name in ("torch", "megatron", "numpy", "transformers")
 )
-
-
-_TORCH_DEFAULTS = {"dtype": "torch.float32", "device": "cpu"}
 
 
 @contextmanager
@@ -74,55 +68,6 @@ def _end_fork(error: BaseException | None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)
-
-
-@contextmanager
-def surroundings_kept(what: str) -> Iterator[None]:
-    """A context manager for code that may be the user's and shares the process with the trainer.
-
-    Raises:
-        UserError: the working folder is another than before, where the run's relative paths would be other files; or
-            torch's default dtype or device, with which the trainer would compute, too; or a handler of a stop signal
-            that a run has installed. Folder and handler are changed back.
-    """
-    folder, before = _working_folder(), _torch_defaults()
-    # only the main thread can change handlers
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in SIGNALS if is_main_thread}
-    yield
-    for number, handler in handlers.items():
-        if callable(handler) and signal.getsignal(number) != handler:
-            signal.signal(number, handler)
-            raise UserError(
-                f"{what} has changed the handler of {number.name}, by which a run is asked to save and end: let it "
-                "restore the former handler at its end"
-            )
-    if folder and (now := _working_folder()) != folder:
-        os.chdir(folder)
-        raise UserError(
-            f"{what} has changed the working folder from {folder} to {now or 'a folder that is gone'}, for the trainer "
-            "too: let it use absolute paths, such as Path(__file__).parent / 'name', in place of os.chdir"
-        )
-    for name, value in _torch_defaults().items():
-        if value != (usual := before.get(name, _TORCH_DEFAULTS[name])):
-            raise UserError(
-                f"{what} has changed torch's default {name} from {usual} to {value}, for the trainer too: let it call "
-                f"torch.set_default_{name} again with the former value at its end"
-            )
-
-
-def _working_folder() -> str:
-    """Returns the working folder; "" if it has been removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
-
-
-def _torch_defaults() -> dict[str, str]:
-    """Returns torch's default dtype and device; nothing if torch is not imported."""
-    torch: Any = sys.modules.get("torch")
-    return {} if torch is None else {"dtype": str(torch.get_default_dtype()), "device": str(torch.get_default_device())}
 
 
 def call_user_code(function: Callable[[], Any], what: str) -> Any:

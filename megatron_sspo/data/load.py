@@ -7,7 +7,8 @@ from typing import Any
 
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, resolve
-from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
+from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.data.row import Dropped, Row, check_row
 from megatron_sspo.errors import UserError
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from megatron_sspo.config.resolve import check_members
-from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
+from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.types import Prompt
 
 

@@ -53,7 +53,7 @@ def fingerprint(folder: ModelFolder) -> str:
 
 def _model_of(run: Path) -> Path:
     """Returns the path of the model that a run started from."""
-    model = read_json(run / "config.json").get("model")
+    model = read_json(run / "config.json", remedy="name the model that the run started from with --config").get("model")
     path = model.get("path") if isinstance(model, dict) else None
     if not isinstance(path, str):
         raise UserError(f"{run / 'config.json'} does not say what model the run started from: name it with --config")

@@ -15,13 +15,14 @@ from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
 from megatron_sspo.evaluation.table import MEASURE, Result
 from megatron_sspo.files.reading import parse_json, read_bytes, read_json
-from megatron_sspo.files.writing import write_atomically, write_rows
+from megatron_sspo.files.writing import open_to_append, write_atomically, write_rows
 from megatron_sspo.processes.console import Display
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.types import Prompt, RolloutGroup
 
 _EVALUATION, _RESULTS = "evaluation.json", "results.json"
 _MAX_BYTES = 64 * 1024**3  # bytes
+_AGAIN = "remove it, and evaluate again: answers that are in the folder are kept"
 
 
 class EvaluationRecord:
@@ -105,16 +106,15 @@ class EvaluationRecord:
         path = self.folder / _EVALUATION
         if not path.exists():
             return {}
-        content = read_json(path)
+        elsewhere = f"remove {self.folder}, or choose another --output"
+        content = read_json(path, remedy=elsewhere)
         known: Any = content.get("model")
         sets: Any = content.get("sets")
         if not _is_object(known, ("name", "weights")) or not _is_object(sets):
-            raise UserError(f"{path} does not say what was evaluated: remove {self.folder}, or choose another --output")
+            raise UserError(f"{path} does not say what was evaluated: {elsewhere}")
         for name, settings in sets.items():
             if not _is_object(settings, ("samples", "prompts")):
-                raise UserError(
-                    f"{path} is damaged in {short_repr(name)}: remove {self.folder}, or choose another --output"
-                )
+                raise UserError(f"{path} is damaged in {short_repr(name)}: {elsewhere}")
         if known["weights"] != self._model["weights"]:
             raise UserError(
                 f"{self.folder} holds the answers of {known['name']}, whose weights are not those of "
@@ -160,7 +160,7 @@ class AnswerFiles(AnswerStore):
         """Appends groups to their file and flushes it to disk."""
         before = self._num_done
         self.add(kind, groups)
-        with self._path(kind).open("a", encoding="utf-8") as file:
+        with open_to_append(self._path(kind)) as file:
             for group in groups:
                 file.write(json.dumps(self.by_id(kind)[group.prompt.id].to_row()) + "\n")
             file.flush()
@@ -207,21 +207,19 @@ def read_result(folder: Path) -> Result:
 
 
 def _read_results(path: Path) -> dict[str, Any]:
-    content = read_json(path)
+    content = read_json(path, remedy=_AGAIN)
     if not isinstance(content.get("model"), str) or not _is_object(content.get("sets")):
-        raise UserError(f"{path} has no metrics of an evaluation: remove it, and evaluate again")
+        raise UserError(f"{path} has no metrics of an evaluation; {_AGAIN}")
     for name, metrics in content["sets"].items():
         if not _is_object(metrics, ("title",)) or not isinstance(metrics["title"], str):
-            raise UserError(f"{path} is damaged in {short_repr(name)}: remove it, and evaluate again")
+            raise UserError(f"{path} is damaged in {short_repr(name)}; {_AGAIN}")
         for measure, value in metrics.items():
             is_right = isinstance(value, (int, float)) and not isinstance(value, bool)
             if measure != "title" and not (is_right and abs(value) < 1e300):
-                raise UserError(
-                    f"{path} has {short_repr(measure)} {short_repr(value)} of {short_repr(name)}: remove it"
-                )
+                raise UserError(f"{path} has {short_repr(measure)} {short_repr(value)} of {short_repr(name)}; {_AGAIN}")
             ends = [f"{measure}{end}" for end in ("/low", "/high")]
             if MEASURE.fullmatch(measure) and not _is_object(metrics, ends):
-                raise UserError(f"{path} has {measure} of {short_repr(name)} without its interval: remove it")
+                raise UserError(f"{path} has {measure} of {short_repr(name)} without its interval; {_AGAIN}")
     return content
 
 
@@ -233,7 +231,7 @@ def _read_rows(path: Path) -> list[Answers]:
     """Reads the complete lines of a file, and truncates an incomplete last line, which a killed process may leave."""
     if not path.exists():
         return []
-    content = read_bytes(path, at_most=_MAX_BYTES)
+    content = read_bytes(path, at_most=_MAX_BYTES, remedy="remove it, and evaluate again")
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         os.truncate(path, len(whole))

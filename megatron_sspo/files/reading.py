@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NoReturn
 from megatron_sspo.errors import UserError, short_repr
 
 _MAX_TEXT = 512 * 1024**2  # bytes; the largest JSON file of a model is a tokenizer.json of some 50 MB
+_DOWNLOAD = "download or copy it again"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -62,8 +63,12 @@ def _check_regular(status: os.stat_result, path: Path | str) -> None:
             raise OSError(errno.EINVAL, f"it is {name}, not a regular file", str(path))
 
 
-def read_bytes(path: Path, *, at_most: int = _MAX_TEXT) -> bytes:
+def read_bytes(path: Path, *, at_most: int = _MAX_TEXT, remedy: str = _DOWNLOAD) -> bytes:
     """Returns the content of a regular file.
+
+    Args:
+        at_most: the largest size in bytes.
+        remedy: what to do about a damaged file, for the message.
 
     Raises:
         UserError: the file cannot be read, or has more than `at_most` bytes.
@@ -72,41 +77,43 @@ def read_bytes(path: Path, *, at_most: int = _MAX_TEXT) -> bytes:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > at_most:
-                raise UserError(
-                    f"{path} has {size:,} bytes, which is too large for a file of this kind; download or copy it again"
-                )
+                raise UserError(f"{path} has {size:,} bytes, which is too large for a file of this kind; {remedy}")
             return file.read()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, *, remedy: str = _DOWNLOAD) -> str:
     """Returns the content of a text file in UTF-8.
+
+    Args:
+        remedy: what to do about a damaged file, for the message.
 
     Raises:
         UserError: the file cannot be read, or is not UTF-8.
     """
     try:
-        return read_bytes(path).decode("utf-8")
+        return read_bytes(path, remedy=remedy).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 text: byte {error.start:,} is not valid; download or copy it again"
-        ) from error
+        raise UserError(f"{path} is not UTF-8 text: byte {error.start:,} is not valid; {remedy}") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *, remedy: str = f"correct it, or {_DOWNLOAD}") -> dict[str, Any]:
     """Returns the object in a JSON file.
+
+    Args:
+        remedy: what to do about a damaged file, for the message.
 
     Raises:
         UserError: the file cannot be read, or is not a JSON object.
     """
-    text = read_text(path)
+    text = read_text(path, remedy=remedy)
     try:
         content = parse_json(text)
     except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); correct it, or download or copy it again") from error
+        raise UserError(f"{path} is not JSON ({error}); {remedy}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} is not a JSON object; correct it, or download or copy it again")
+        raise UserError(f"{path} is not a JSON object; {remedy}")
     return content
 
 

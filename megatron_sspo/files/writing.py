@@ -5,9 +5,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import check_regular_file
 
 
 @contextmanager
@@ -39,6 +40,20 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     the reward reads metadata, and the rollouts written here are scored already.
     """
     write_atomically(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
+
+
+def open_to_append(path: Path) -> TextIO:
+    """Opens a text file whose end is written; it is made if it does not exist. A pipe of its name would block a writer.
+
+    Characters that are not text, such as the bytes of a path that are not UTF-8, are written with backslashes.
+
+    Raises:
+        OSError: the file cannot be written, or is not a regular file.
+    """
+    if os.path.lexists(path):
+        check_regular_file(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
 
 def flush_to_disk(path: Path) -> None:

@@ -127,6 +127,7 @@ class Job:
         row |= self._plugin_metrics(row)
         self._seconds = {}
         if self._records is not None:
+            self._folder_lock.check()
             self._records.write_update(row, batch, record)
         self.display.advance(f"reward {row['reward/mean']:.2f}")
         if self.is_main and not self.state.batches:
@@ -160,7 +161,7 @@ class Job:
 
     def _lock(self, stack: ExitStack) -> None:
         """Locks the run's folder; a run that has begun and ended in it since the checks is not replaced."""
-        stack.enter_context(RunLock(self.folder))
+        self._folder_lock = stack.enter_context(RunLock(self.folder))
         if self._is_new:
             check_is_new(self.folder)
 
@@ -306,6 +307,7 @@ class Job:
         A checkpoint is saved first, because a stop request can interrupt the evaluation between two of its sets.
         """
         self.display.end()
+        agree.run_on_rank_0(lambda: self._folder_lock.check())
         if self.checkpoints.newest != self.state.update:
             self._save()
         self.checkpoints.wait()

@@ -15,7 +15,8 @@ from megatron.core.utils import unwrap_model
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.objectives import fault_of_sums
-from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
+from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.objective.average import average_of

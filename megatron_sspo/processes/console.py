@@ -33,10 +33,8 @@ class Display:
         """Appends all later lines and tables to this file as well.
 
         Raises:
-            OSError: it cannot be written, or is not a regular file; a pipe would block the run.
+            OSError: it cannot be written, or is not a regular file.
         """
-        if os.path.lexists(path) and not path.is_file():
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         self._log = path
         self._write(f"--- {datetime.now().astimezone().isoformat(timespec='seconds')}")
 
@@ -80,6 +78,8 @@ class Display:
 
     def _write(self, line: str) -> None:
         if self._log is not None:
+            if os.path.lexists(self._log) and not self._log.is_file():  # a pipe would block the run
+                raise OSError(errno.EINVAL, "it is not a regular file", str(self._log))
             # a path in the line may have bytes that are not UTF-8
             with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{line}\n")

@@ -57,7 +57,9 @@ class _Stream(io.TextIOWrapper):
         return cls(stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
 
     def write(self, text: str) -> int:
-        """Writes the text, or discards it if the stream is closed."""
+        """Writes the text, or discards it if the stream is closed, as by code of the user."""
+        if self.closed:
+            return len(text)
         try:
             return super().write(text)
         except OSError as error:
@@ -66,6 +68,8 @@ class _Stream(io.TextIOWrapper):
 
     def flush(self) -> None:
         """Flushes the buffer, or discards it if the stream is closed."""
+        if self.closed:
+            return
         try:
             super().flush()
         except OSError as error:

@@ -26,4 +26,7 @@ def exit_with_parent(parent: int) -> None:
 
 def describe_exit(code: int) -> str:
     """Describes how a process ended, from its exit code as `subprocess` reports it."""
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    known = {number.value: number.name for number in signal.Signals}  # most real-time signals have no name
+    return f"was killed by {known.get(-code, f'signal {-code}')}"

@@ -1,10 +1,13 @@
-"""Prepares a process: its standard streams, its working folder, and its limits."""
+"""Prepares a process: its standard streams, its working folder, its signals, and its limits."""
 
+import contextlib
 import os
 import resource
+import signal
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.output import survive_closed_output
+from megatron_sspo.processes.stop import SIGNALS
 
 MIN_OPEN_FILES = 256  # a run's sockets and its checkpoint writers need some hundred file descriptors
 
@@ -14,6 +17,9 @@ def prepare_process() -> None:
 
     These limits are on open files, and on locked memory: InfiniBand locks the buffers of NCCL, and Slurm gives a job
     the soft limits of the shell that has submitted it.
+
+    A service may start a command with SIGCHLD ignored, so that the exit codes of its processes are lost, or with the
+    stop signals blocked: both are inherited, and undone here.
 
     Also keeps NumPy's OpenBLAS from starting a thread for each core, which nothing here needs: a process with threads
     cannot be forked. Call it before torch and NumPy are imported: torch's error about a missing working folder is hard
@@ -30,6 +36,10 @@ def prepare_process() -> None:
             "the working directory of this command does not exist any more: change to an existing one"
         ) from error
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        with contextlib.suppress(ValueError):  # outside of the main thread, in a program that calls the command line
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGCHLD, *SIGNALS})
     for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
         soft, hard = resource.getrlimit(limit)
         if soft != hard:

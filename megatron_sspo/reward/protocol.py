@@ -9,7 +9,8 @@ from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.part_names import check_part_names
 from megatron_sspo.config.resolve import call_with_options, check_members, resolve
-from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
+from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 

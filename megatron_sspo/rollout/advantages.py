@@ -11,7 +11,8 @@ import torch
 from megatron_sspo.batching.holders import with_rollouts
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import resolve
-from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
+from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
 from megatron_sspo.processes import agree

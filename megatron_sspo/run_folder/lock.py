@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.files.reading import check_regular_file, open_file
 
 _LOCK, _HOLDER = ".run.lock", ".run.holder"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _HEARTBEAT_SECONDS, _WATCH_SECONDS = 2.0, 15.0
+_MAX_BYTES = 4096  # of a lock or holder file
 
 _held: set[int] = set()  # file descriptors of this process's locks
 
@@ -41,6 +43,9 @@ class RunLock:
     machine, a dead holder is recognized by its pid and start time. On another machine, the holder counts as dead if
     the file does not change for `watch_seconds`.
 
+    The lock is that of a file. If somebody removes the file or its folder, another process can lock a new one, which
+    `check` detects.
+
     Args:
         folder: the folder to lock; it is created if missing.
         watch_seconds: the seconds without a change after which a holder on another machine counts as dead.
@@ -63,6 +68,7 @@ class RunLock:
         self._folder, self._watch_seconds = folder, watch_seconds
         self._what, self._option = what, option
         self._descriptor = -1
+        self._token = secrets.token_hex(8)  # in the file that locks the folder
         self._holder_file: Path | None = None  # the holder file, only without flock
         self._ended = threading.Event()
 
@@ -70,6 +76,8 @@ class RunLock:
         with os_errors_as_user_errors():
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / _LOCK
+            if path.exists():
+                check_regular_file(path)
             self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,8 +92,29 @@ class RunLock:
                 self._acquire_holder_file(self._folder / _HOLDER)
             else:
                 os.ftruncate(self._descriptor, 0)
-                os.pwrite(self._descriptor, json.dumps(_this_process()).encode(), 0)
+                os.pwrite(self._descriptor, json.dumps({**_this_process(), "token": self._token}).encode(), 0)
         return self
+
+    def check(self) -> None:
+        """Checks that this process still holds the folder. Call it before a file is written there.
+
+        Raises:
+            UserError: the folder or its lock was removed or replaced since, so that another process may write there.
+        """
+        file = self._holder_file or self._folder / _LOCK
+        try:
+            holder = _parse(_read_start(file))
+        except FileNotFoundError:
+            holder = {}
+        except OSError:  # a file system that does not answer for a moment
+            return
+        if holder.get("token") != self._token:
+            who = f"process {holder['pid']} on {holder['host']} has it now" if {"pid", "host"} <= holder.keys() else ""
+            raise UserError(
+                f"{self._folder} or its lock was removed or replaced while {self._what} wrote into it"
+                f"{f' ({who})' if who else ''}: this one ends, so that two do not write into one folder; continue from "
+                "its last checkpoint, if there still is one, or start anew"
+            )
 
     def __exit__(self, *exception: object) -> None:
         self._ended.set()
@@ -106,7 +135,7 @@ class RunLock:
                     raise self._lock_held_error(holder) from None
                 self._remove_stale(file, holder)
                 continue
-            self._holder_file, self._token = file, secrets.token_hex(8)
+            self._holder_file = file
             self._write_heartbeat(0)
             threading.Thread(target=self._write_heartbeats, daemon=True).start()
             return
@@ -173,8 +202,21 @@ def _this_process() -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """Returns the content of a lock or holder file; {} if the file is missing or not yet written."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return _parse(_read_start(path))
+    except OSError:
+        return {}
+
+
+def _read_start(path: Path) -> bytes:
+    """Returns what a lock or holder file has; a pipe or a device of its name has no end and is an OSError."""
+    with open_file(path) as file:
+        return file.read(_MAX_BYTES)
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import read_bytes
-from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.files.writing import open_to_append, write_atomically
 from megatron_sspo.run_folder import trackers
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class MetricsWriter:
         """
         row = _as_numbers(row)
         path = self.folder / file_name
-        with os_errors_as_user_errors(path), path.open("a", encoding="utf-8") as file:
+        with os_errors_as_user_errors(path), open_to_append(path) as file:
             file.write(json.dumps(dict(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -148,7 +148,7 @@ def truncate_after(path: Path, update: int) -> None:
 
 def _read_lines(path: Path) -> list[bytes]:
     """Returns the lines as bytes with their ends, so that the parser can name a line that is not UTF-8."""
-    return list(io.BytesIO(read_bytes(path)))
+    return list(io.BytesIO(read_bytes(path, remedy="restore the file")))
 
 
 def _parse_row(path: Path, number: int, line: bytes) -> dict[str, float]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
 
 _MLFLOW_NAME = re.compile(r"[^\w./\- :]")  # characters that MLflow refuses in a name, as in pass@1
+_NEW_ID = "remove it, and the tracker begins a new run"
 _MLFLOW_PARAMS, _MLFLOW_VALUE = 100, 6_000  # of parameters in a request, of characters in a value
 
 
@@ -114,7 +115,7 @@ class MLflow:
         self._entities, self._client = mlflow.entities, mlflow.MlflowClient()
         path = about.folder / "mlflow_id"
         if path.exists():
-            self._id = read_text(path)
+            self._id = read_text(path, remedy=_NEW_ID)
             self._client.update_run(self._id, status="RUNNING")
             return
         experiment = self._client.get_experiment_by_name(about.project)
@@ -227,7 +228,7 @@ def _id(folder: Path, name: str) -> str:
     path = folder / name
     if not path.exists():
         write_atomically(path, secrets.token_hex(8))
-    return read_text(path)
+    return read_text(path, remedy=_NEW_ID)
 
 
 def _mlflow_name(key: str) -> str:

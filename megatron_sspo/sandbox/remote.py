@@ -1,21 +1,25 @@
 """A sandbox on another machine, over HTTP. The server is `serve.py`."""
 
+import contextlib
 import http.client
 import json
 import os
+import socket
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.sandbox.types import Case, Limits, SandboxBroken, SandboxResult, Session, Verdict
 
 KEY = "MEGATRON_SSPO_SANDBOX_KEY"
 MIN_KEY_LENGTH = 16  # characters
 
 _ATTEMPTS = 4
+_LONGEST_ANSWER = 1 << 30  # bytes
 _FINAL_STATUSES = (400, 401, 403, 404, 413)  # the server has rejected the request, so a retry would fail too
 
 
@@ -94,13 +98,32 @@ class RemoteSandbox:
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self._request_seconds)
+        began, late = time.monotonic(), None
         try:
+            connection.connect()
+            # the socket's own limit is for one read, so a server that sends a byte now and then would keep this waiting
+            late = threading.Timer(self._request_seconds, _end, (connection.sock,))
+            late.daemon = True
+            late.start()
             headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
             connection.request(method, parts.path + path, body, headers)
             response = connection.getresponse()
-            return response.status, response.read()
+            text = response.read(_LONGEST_ANSWER + 1)
+            if len(text) > _LONGEST_ANSWER:
+                raise http.client.HTTPException(f"the answer has more than {_LONGEST_ANSWER:,} bytes")
+            if time.monotonic() - began >= self._request_seconds:
+                raise TimeoutError(f"the answer was not complete within {self._request_seconds:g} s")
+            return response.status, text
         finally:
+            if late is not None:
+                late.cancel()
             connection.close()
+
+
+def _end(connection: socket.socket) -> None:
+    """Ends a connection that another thread reads from: the read returns."""
+    with contextlib.suppress(OSError):  # it is closed already
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def check_url(url: str) -> None:
@@ -153,7 +176,7 @@ class RemoteSession:
 def _parse_object(text: bytes, place: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise SandboxBroken(f"the sandbox at {place} answered with something other than a JSON object: {text[:200]!r}")
@@ -161,7 +184,22 @@ def _parse_object(text: bytes, place: str) -> dict[str, Any]:
 
 
 def _build(kind: type, found: dict[str, Any]) -> Any:
+    """Returns a result of the server. A value of another type would be a wrong verdict, so it is none."""
     try:
-        return kind(**found)
+        built = kind(**found)
+        for name, value in get_type_hints(kind).items():
+            _check_value(name, getattr(built, name), value)
     except TypeError as error:
         raise SandboxBroken(f"the sandbox's server runs another version of megatron_sspo: {error}") from error
+    return built
+
+
+def _check_value(name: str, value: Any, expected: Any) -> None:
+    if get_origin(expected) is Literal:
+        is_right = value in get_args(expected)
+    elif expected is float:
+        is_right = isinstance(value, (int, float)) and not isinstance(value, bool)
+    else:
+        is_right = type(value) in (get_args(expected) or (expected,))
+    if not is_right:
+        raise TypeError(f"its {name} is {short_repr(value)}")

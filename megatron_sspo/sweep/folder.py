@@ -44,7 +44,7 @@ def read_sweep(folder: Path) -> Sweep:
     path = folder / FILE
     if not path.exists():
         raise UserError(f"{folder} is not the folder of a sweep: it has no {FILE}")
-    content = read_json(path)
+    content = read_json(path, remedy="restore the file")
     try:
         sweep = Sweep(
             recipe=str(content["recipe"]),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.data import tokenizer_trial
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes import forks
 
 SOUND = Path(__file__).parents[2] / "examples" / "tiny_moe"
 
@@ -101,16 +101,16 @@ def test_a_wrong_size_is_not_blamed_on_the_tokenizer(folder: Path, name: str, va
     ],
 )
 def test_a_chat_template_that_does_not_end(folder: Path, monkeypatch, template: str, what: str) -> None:
-    monkeypatch.setattr(tokenizer_trial, "is_single_threaded", lambda: True)  # pytest's own threads hold no locks here
-    monkeypatch.setattr(tokenizer_trial, "CPU_SECONDS", 2)
+    monkeypatch.setattr(forks, "is_single_threaded", lambda: True)  # pytest's own threads hold no locks here
+    monkeypatch.setattr(forks, "CPU_SECONDS", 2)
     (folder / "chat_template.jinja").write_text(template)
     with pytest.raises(UserError, match=rf"has not loaded and written one short message within .*{what}"):
         load_tokenizer(folder, trial=True)
 
 
 def test_a_tokenizer_whose_normalizer_does_not_end(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(tokenizer_trial, "is_single_threaded", lambda: True)
-    monkeypatch.setattr(tokenizer_trial, "CPU_SECONDS", 2)
+    monkeypatch.setattr(forks, "is_single_threaded", lambda: True)
+    monkeypatch.setattr(forks, "CPU_SECONDS", 2)
     content = json.loads((folder / "tokenizer.json").read_text())
     grow = {"type": "Replace", "pattern": {"String": "1"}, "content": "1" * 3000}
     content["normalizer"] = {"type": "Sequence", "normalizers": [grow] * 4}
@@ -120,7 +120,7 @@ def test_a_tokenizer_whose_normalizer_does_not_end(folder: Path, monkeypatch) ->
 
 
 def test_a_sound_tokenizer_passes_its_trial(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(tokenizer_trial, "is_single_threaded", lambda: True)
+    monkeypatch.setattr(forks, "is_single_threaded", lambda: True)
     assert load_tokenizer(folder, trial=True).encode("1")
 
 
@@ -128,8 +128,8 @@ def test_a_trial_that_cannot_set_its_limits_still_ends_its_fork(folder: Path, mo
     def refuse(*_: object) -> None:
         raise ValueError("not allowed to raise maximum limit")
 
-    monkeypatch.setattr(tokenizer_trial, "is_single_threaded", lambda: True)
-    monkeypatch.setattr(tokenizer_trial.resource, "setrlimit", refuse)
+    monkeypatch.setattr(forks, "is_single_threaded", lambda: True)
+    monkeypatch.setattr(forks.resource, "setrlimit", refuse)
     process = os.getpid()
     assert load_tokenizer(folder, trial=True).encode("1")
     assert os.getpid() == process

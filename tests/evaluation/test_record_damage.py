@@ -67,7 +67,8 @@ def test_damaged_results(tmp_path: Path, capsys: pytest.CaptureFixture[str], nam
     placed(tmp_path / "a" / "results.json", RESULTS[name])
     assert main(["table", str(tmp_path / "a")]) == 2
     said = capsys.readouterr().err
-    assert "results.json" in said
+    assert "results.json" in said and "remove it, and evaluate again: answers that are in the folder are kept" in said
+    assert "download" not in said
     assert_one_sentence(said)
 
 
@@ -130,6 +131,7 @@ def test_damaged_settings(tmp_path: Path, content: bytes) -> None:
         ):
             pass
         assert_one_sentence(str(raised.value))
+        assert str(raised.value).endswith(f"remove {tmp_path / 'a'}, or choose another --output")
 
 
 ANSWER = {"text": "t", "tokens": 1, "turns": 1, "finish_reason": "stop", "reward": {"answer": 1.0}}

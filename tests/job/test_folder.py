@@ -37,3 +37,12 @@ def test_a_log_that_is_a_pipe_does_not_block_the_run(tmp_path):
     os.mkfifo(tmp_path / "log.txt")
     with pytest.raises(UserError, match="it is not a regular file"), os_errors_as_user_errors():
         Display(silent=True).log_to(tmp_path / "log.txt")
+
+
+def test_a_log_that_becomes_a_pipe_does_not_block_the_run(tmp_path):
+    display = Display(silent=True)
+    display.log_to(tmp_path / "log.txt")
+    (tmp_path / "log.txt").unlink()
+    os.mkfifo(tmp_path / "log.txt")
+    with pytest.raises(UserError, match=r"log\.txt: it is not a regular file"), os_errors_as_user_errors():
+        display.log("a line")

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import local, ports
 from megatron_sspo.processes.console import Display
+from megatron_sspo.processes.parent import describe_exit
 
 RANK_0 = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 OF_A_CHILD = {"MEGATRON_SSPO_REPORT_FD": "9"}
@@ -63,6 +64,14 @@ def test_variables_of_a_process_that_are_right(variables) -> None:
 def test_a_variable_of_a_process_that_is_wrong(variables, message) -> None:
     with pytest.raises(UserError, match=message):
         local.check_variables()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(0, "ended with exit code 0"), (-9, "was killed by SIGKILL"), (-40, "was killed by signal 40")],
+)
+def test_how_a_process_has_ended(code: int, message: str) -> None:
+    assert describe_exit(code) == message
 
 
 def test_a_name_with_brackets_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Missing working folders, closed standard streams, and limits on open files."""
+"""Missing working folders, closed standard streams, inherited signals, and limits on open files."""
 
 import os
 import subprocess
@@ -72,3 +72,29 @@ def test_memory_may_be_locked_up_to_the_hard_limit(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT, check=True)
     soft, hard = done.stdout.split()
     assert soft == hard != str(64 * 1024)
+
+
+_SIGNALS = """
+import os, signal, subprocess, sys
+if sys.argv[1:]:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD})
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+from megatron_sspo.processes.surroundings import prepare_process
+prepare_process()
+print(subprocess.run(["false"]).returncode, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
+
+def test_signals_that_the_parent_ignores_or_blocks() -> None:
+    """A service, or `trap '' CHLD` in a shell, passes them on: exit codes would be 0, and SIGTERM would not arrive."""
+    command = [sys.executable, "-c", _SIGNALS, _SIGNALS]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "1 set()\n"
+
+
+def test_a_stream_that_code_of_the_user_closes() -> None:
+    program = "import sys; from megatron_sspo.processes.output import survive_closed_output; survive_closed_output()"
+    program += "; sys.stdout.close(); print('lost'); sys.stdout.flush(); print('said', file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stderr == "said\n"

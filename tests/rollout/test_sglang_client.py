@@ -1,9 +1,11 @@
 """Requests to a faulty server, over real sockets."""
 
 import asyncio
+import gzip
 
 import pytest
 
+from megatron_sspo.rollout.servers import client as client_module
 from megatron_sspo.rollout.servers.client import Client, ServerError
 
 
@@ -34,6 +36,12 @@ def http(status, body):
     return f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
+def gzipped(body):
+    """A small answer that becomes a large one."""
+    packed = gzip.compress(body)
+    return f"HTTP/1.1 200 x\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n".encode() + packed
+
+
 def test_a_closed_connection_is_reopened():
     """Covers SGLang's keep-alive timeout: it silently closes a connection that is idle for 5 seconds."""
 
@@ -54,12 +62,22 @@ def test_a_closed_connection_is_reopened():
         (http(200, "{"), "did not answer with JSON", False),
         (http(200, "[" * 100_000), "did not answer with JSON", False),
         (http(500, "oh"), "answered 500: oh", False),
+        (
+            b"HTTP/1.1 200 x\r\nContent-Type: a; charset=hex\r\nContent-Length: 2\r\n\r\n<p",
+            "not answer with JSON",
+            False,
+        ),
+        (b"HTTP/1.1 200 x\r\nContent-Length: 1\r\n\r\n\xff", "UnicodeDecodeError", False),
+        (http(200, '{"a": "' + "x" * 200_000 + '"}'), "answered with more than 200,000 bytes", False),
+        (gzipped(b'{"a": "' + b"x" * 10**6 + b'"}'), "answered with more than 200,000 bytes", False),
         (http(503, "busy"), "answered 503: busy", False),
         (http(400, "what?"), "answered 400: what", True),
         (http(200, '{"success": false, "message": "no"}'), "/a: no", True),
     ],
 )
-def test_malformed_answers(answer, message, is_rejected):
+def test_malformed_answers(answer, message, is_rejected, monkeypatch):
+    monkeypatch.setattr(client_module, "_LONGEST_ANSWER", 200_000)
+
     async def once(client):
         return await client.post("/a", {}, seconds=5)
 

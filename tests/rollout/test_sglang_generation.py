@@ -111,3 +111,22 @@ def test_a_turn_with_a_schema_that_never_ends_in_time_is_rejected():
     with pytest.raises(RequestRejected, match=r"did not end within 0\.05 s in 3 attempts: raise .*request_seconds"):
         asyncio.run(respond())
     assert server.num_asked == 3
+
+
+@pytest.mark.parametrize(("of_weights", "is_ours"), [(2, False), (3, True), (4, False)])
+def test_tokens_of_weights_that_this_run_has_not_sent(monkeypatch, of_weights, is_ours):
+    """Covers a server into which another trainer loads its weights: the run would learn from that one's policy."""
+    monkeypatch.setattr(sglang_generation, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(sglang_generation, "_MAX_PAUSE", 0.001)
+    token = PartialResponse(np.ones(1, np.int32), np.zeros(1, np.float32), ((of_weights, 1),), "stop")
+
+    async def respond():
+        requests = requests_to(_SlowServer(), token)
+        requests.pool.version = requests.pool.servers[0].version = 3
+        return await asyncio.wait_for(requests.run_turn(FIRST, Sampling(), 0), 10)
+
+    if is_ours:
+        assert asyncio.run(respond()).spans == ((3, 1),)
+        return
+    with pytest.raises(UserError, match=rf"http://a has answered with weights of version {of_weights}, which this run"):
+        asyncio.run(respond())

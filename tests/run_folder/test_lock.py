@@ -4,11 +4,12 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,33 @@ def test_the_lock_is_free_again_after_each_holder(tmp_path: Path, flock: str) ->
         raise RuntimeError
     with RunLock(tmp_path / "run"):
         pass
+
+
+def test_a_folder_that_another_process_has_taken_over(tmp_path: Path, flock: str) -> None:
+    """Removed in the middle of a run, and then the folder of a new run: the two would write into the same files."""
+    folder = tmp_path / "run"
+    with RunLock(folder) as lock:
+        lock.check()
+        shutil.copytree(folder, tmp_path / "moved")
+        shutil.rmtree(folder)
+        with pytest.raises(UserError, match=f"{folder} or its lock was removed or replaced while a run wrote into it:"):
+            lock.check()
+        with (
+            holder(folder, flock) as process,
+            pytest.raises(UserError, match=rf"process {process.pid} .* has it"),
+        ):
+            lock.check()
+        shutil.rmtree(folder)
+        folder.symlink_to("moved")  # the disk was full, for example: it is still this run's
+        lock.check()
+
+
+@pytest.mark.parametrize("name", [".run.lock", ".run.holder"])
+@pytest.mark.parametrize("kind", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_a_lock_that_is_not_a_file(tmp_path: Path, flock: str, name: str, kind: Callable[[Path], None]) -> None:
+    kind(tmp_path / name)
+    with contextlib.suppress(UserError), RunLock(tmp_path, watch_seconds=0.1) as lock, contextlib.suppress(UserError):
+        lock.check()
 
 
 @pytest.mark.parametrize("flock", ["without"], indirect=True)

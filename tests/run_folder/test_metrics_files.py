@@ -1,6 +1,7 @@
 """Writing of metrics to files, and reading them."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,21 @@ def test_a_row_is_a_line_of_json_with_every_bit(tmp_path: Path) -> None:
     assert metrics_files.read(tmp_path / metrics_files.METRICS) == [ROW, {"update": 4}]
     assert metrics_files.read(tmp_path / metrics_files.EVALUATIONS) == [{"update": 3, "pass@1": 0.5}]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluations.jsonl", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (os.mkfifo, "it is a pipe, not a regular file"),
+        (lambda path: path.symlink_to("/dev/null"), "it is a device, not a regular file"),
+        (Path.mkdir, "it is a folder, not a regular file"),
+    ],
+)
+def test_a_file_that_becomes_something_else_in_the_middle_of_a_run(tmp_path: Path, kind, message) -> None:
+    out = metrics_files.MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
+    kind(tmp_path / "metrics.jsonl")
+    with pytest.raises(UserError, match=message):
+        out.write(metrics_files.METRICS, ROW)
 
 
 def test_metrics_of_a_plug_in_are_numbers(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tests of a sandbox over HTTP: the server in its own process, and requests that fail."""
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import os
@@ -9,14 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from megatron_sspo.environment.codeact import environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.sandbox import remote as remote_module
 from megatron_sspo.sandbox import serve
 from megatron_sspo.sandbox.probe import open_sandbox, probe
 from megatron_sspo.sandbox.remote import KEY, RemoteSandbox
@@ -303,3 +306,67 @@ def test_a_lost_server_is_an_error_and_not_a_verdict() -> None:
         assert session.execute("1") == "1\n"
     with pytest.raises(SandboxBroken, match="Connection refused"):
         remote.check("def f(): return 1", ["assert f() == 1"])
+
+
+def _answering(answer: Callable[[bytes], bytes], *, then: bytes = b"") -> type[BaseHTTPRequestHandler]:
+    """Returns a handler that sends raw bytes, and afterwards one byte of `then` every tenth of a second."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            with contextlib.suppress(OSError):
+                self.wfile.write(answer(self.path.encode()))
+                for _ in range(200 if self.path != "/about" and then else 0):
+                    self.wfile.write(then)
+                    self.wfile.flush()
+                    time.sleep(0.1)
+            self.close_connection = True
+
+        do_POST = do_PUT = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Handler
+
+
+def _content(path: bytes, of_check: str) -> bytes:
+    about = json.dumps({"limits": dataclasses.asdict(LIMITS), "has_total_memory_limit": False})
+    body = (about if path == b"/about" else of_check).encode()
+    return b"HTTP/1.0 200 OK\r\n\r\n" + body
+
+
+@pytest.mark.parametrize(
+    ("of_check", "message"),
+    [
+        ("[" * 100_000, "something other than a JSON object"),
+        ('{"passed": "no", "reason": "failed"}', "another version of megatron_sspo: its passed is 'no'"),
+        ('{"passed": true, "reason": "fine"}', "its reason is 'fine'"),
+        ('{"passed": true, "reason": ["passed"]}', "its reason is"),
+        ('{"passed": true, "reason": "passed", "detail": null}', "its detail is None"),
+        ('{"passed": true, "reason": "passed", "seconds": "1"}', "its seconds is '1'"),
+    ],
+)
+def test_an_answer_that_is_no_verdict(of_check: str, message: str) -> None:
+    """A wrong type would count as a verdict: "no" is true."""
+    handler = _answering(lambda path: _content(path, of_check))
+    with served(HTTPServer(("127.0.0.1", 0), handler)) as url, pytest.raises(SandboxBroken, match=message):
+        RemoteSandbox(url, THE_KEY).check("", ["pass"])
+
+
+@pytest.mark.parametrize("then", [b" ", b"HTTP/1.1 100 Continue\r\n\r\n"])
+def test_a_server_that_answers_without_end(then: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read returns in time, but the answer never ends."""
+    monkeypatch.setattr(remote_module, "_ATTEMPTS", 1)
+
+    def start(path: bytes) -> bytes:
+        return _content(path, "") if then == b" " or path == b"/about" else b""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _answering(start, then=then))
+    server.daemon_threads = True
+    with served(server) as url:
+        remote = RemoteSandbox(url, THE_KEY, request_seconds=1.0)
+        began = time.monotonic()
+        with pytest.raises(SandboxBroken):
+            remote.check("", ["pass"])
+        assert time.monotonic() - began < 10

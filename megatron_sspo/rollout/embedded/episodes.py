@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
+from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.environment.protocol import Environment, Episode, open_episode
 from megatron_sspo.types import Prompt
 

@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from megatron_sspo.config.user_code import surroundings_kept, user_code_errors
+from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.environment.protocol import Environment, open_episode
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.types import Prompt

@@ -185,6 +185,7 @@ class Requests:
                 try:
                     with self._count_in_progress():
                         more = await self._send(server, prompt, sampling, part, schema)
+                    self._check_versions(more, server, version)
                     if more.finish_reason:
                         return part + more
                     if not schema:
@@ -226,6 +227,23 @@ class Requests:
                 f"{self._seconds:g} s (request_seconds)"
             )
         return is_late
+
+    def _check_versions(self, more: PartialResponse, server: Server, first: int | None) -> None:
+        """Checks that this run has sent the weights that sampled a response; another trainer may use the server, too.
+
+        Args:
+            first: the version of the weights when the request began.
+
+        Raises:
+            ServerError: they are older than that, or newer than those that were sent last.
+        """
+        newest = self.pool.version  # None: a sync is in progress
+        for version, _ in more.spans:
+            if (first is not None and version < first) or (newest is not None and version > newest):
+                raise ServerError(
+                    f"{server.client.url} has answered with weights of version {version}, which this run has not sent "
+                    "since the request began: another trainer may use this server, too"
+                )
 
     @property
     def _is_router_ready(self) -> bool:

@@ -10,6 +10,7 @@ from megatron_sspo.errors import UserError
 
 _CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 2.0  # less than the 5 s after which SGLang closes an idle connection
+_LONGEST_ANSWER = 1 << 30  # bytes; the experts of 131,072 tokens in 94 layers are half of it
 _PLAIN_TEXT_PATHS = ("/flush_cache",)  # endpoints that answer with plain text
 
 
@@ -102,7 +103,12 @@ class Client:
             self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
         timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
         async with self._session.request(method, self.url + path, json=content, timeout=timeout) as response:
-            return response.status, await response.text()
+            content = bytearray()
+            async for part in response.content.iter_any():
+                content += part
+                if len(content) > _LONGEST_ANSWER:
+                    raise ServerError(f"{self.url}{path} answered with more than {_LONGEST_ANSWER:,} bytes")
+            return response.status, content.decode("utf-8")
 
     async def close(self) -> None:
         """Closes the session and its connections; later requests raise ServerError."""

@@ -32,7 +32,7 @@ def read_checksums(folder: Path, tensors: Mapping[str, GlobalTensor]) -> dict[Pi
     path = folder / MANIFEST
     if not is_converted(folder):
         return {}
-    content = read_json(path)
+    content = read_json(path, remedy="get the checkpoint again")
     try:
         listed = {_name(entry): _place(entry) for entry in content["tensors"]}
         checksums = {_name(entry): int(entry["crc32"], 16) for entry in content["tensors"]}

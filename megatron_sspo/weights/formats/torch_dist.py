@@ -27,11 +27,13 @@ from torch.distributed.checkpoint.metadata import (
 
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.files.reading import is_inside, read_bytes, read_json
+from megatron_sspo.processes.forks import exceeded_limit
 
 _INDEX = ".metadata"
 _CONFIG = "metadata.json"
 _COMMON = "common.pt"
 _MAX_INDEX_BYTES = 4 * 1024**3  # bytes
+_BYTES_PER_SECOND = 1e6  # of an index that a slow machine reads
 _NONE_FILE = "nothing.distcp"  # a file of one record, an object that is None
 _BACKENDS = {  # the content of metadata.json
     "sharded_backend": "torch_dist",
@@ -79,16 +81,10 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
         backend = read_json(path / _CONFIG)["sharded_backend"]
         content = read_bytes(path / _INDEX, at_most=_MAX_INDEX_BYTES)
         _check_numbers(content)
-        metadata = _Unpickler(io.BytesIO(content)).load()
-        storage: dict[Any, Any] = {}
-        for index, info in metadata.storage_data.items():
-            _check_place(index.fqn, info.relative_path)
-            storage[index.fqn, tuple(index.offset or ())] = info
-        found = {
-            key: _tensor(key, entry, storage)
-            for key, entry in metadata.state_dict_metadata.items()
-            if isinstance(entry, TensorStorageMetadata)
-        }
+        # a pickle of a few bytes can have keys whose hashes take for ever, or are all equal
+        if how := exceeded_limit(lambda: _tensors(content), "index", more_seconds=len(content) / _BYTES_PER_SECOND):
+            raise UserError(f"{path / _INDEX} is damaged (it is not read within {how}); get the checkpoint again")
+        found = _tensors(content)
     except UserError:
         raise
     except Exception as error:  # a damaged pickle may raise anything
@@ -99,6 +95,20 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
         )
     _check_files(path, found)
     return found
+
+
+def _tensors(content: bytes) -> dict[str, GlobalTensor]:
+    """Returns the tensors of an index, by key. A damaged one may raise anything."""
+    metadata = _Unpickler(io.BytesIO(content)).load()
+    storage: dict[Any, Any] = {}
+    for index, info in metadata.storage_data.items():
+        _check_place(index.fqn, info.relative_path)
+        storage[index.fqn, tuple(index.offset or ())] = info
+    return {
+        key: _tensor(key, entry, storage)
+        for key, entry in metadata.state_dict_metadata.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
 
 
 def _tensor(key: str, entry: TensorStorageMetadata, storage: Mapping[Any, Any]) -> GlobalTensor:

@@ -17,7 +17,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch._utils import _rebuild_tensor_v2
@@ -190,14 +190,22 @@ class _Rebuilt:
     strides: tuple[int, ...]
 
 
+_HASHING = b"".join((pickle.SETITEM, pickle.SETITEMS, pickle.DICT, pickle.ADDITEMS, pickle.FROZENSET))  # opcodes
+
+
 class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo of any length that a pickle names
-    """Reads a tensor's pickle, and refuses everything else that a pickle can contain."""
+    """Reads a tensor's pickle, and refuses everything else that a pickle can contain.
+
+    Nothing is put into a dictionary or a set: the hash of a tuple of tuples may take for ever.
+    """
+
+    dispatch: ClassVar = {code: load for code, load in pickle._Unpickler.dispatch.items() if code not in _HASHING}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return _rebuild
         if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
+            return _no_hooks
         if module == "torch" and name in _DTYPES:
             return _DTYPES[name]
         raise pickle.UnpicklingError(f"it names {module}.{name}")
@@ -207,12 +215,17 @@ class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo of any len
         return dtype, key
 
 
+def _no_hooks() -> "OrderedDict[str, Any]":
+    """Returns a tensor's hooks, of which a checkpoint has none."""
+    return OrderedDict()
+
+
 def _rebuild(
     storage: tuple[torch.dtype, str], start: int, shape: Sequence[int], strides: Sequence[int], *_: Any
 ) -> _Rebuilt:
     dtype, key = storage
-    if not isinstance(dtype, torch.dtype) or type(start) is not int or start < 0:
-        raise pickle.UnpicklingError(f"its storage of {short_repr(dtype)} starts at {short_repr(start)}")
+    if not (isinstance(dtype, torch.dtype) and isinstance(key, str) and type(start) is int and start >= 0):
+        raise pickle.UnpicklingError(f"its storage {short_repr(storage)} starts at {short_repr(start)}")
     return _Rebuilt(dtype, key, start, tuple(shape), tuple(strides))
 
 
