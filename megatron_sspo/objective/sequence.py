@@ -10,7 +10,7 @@ from torch import Tensor
 from megatron_sspo.objective.average import Average, OverSequences
 from megatron_sspo.objective.checks import check_gate, describe_value, takes
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
-from megatron_sspo.objective.inputs import Factor, TokenInputs, detached, needs_of
+from megatron_sspo.objective.inputs import Factor, TokenInputs, needs_of
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric, token_shares
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sums import Sums
@@ -153,7 +153,9 @@ class SequenceObjective:
             raise ValueError(
                 f"{type(self.factor).__name__} needs {', '.join(missing)}, which the objective was not given"
             )
-        others = detached({name: inputs[name] for name in self.needs}, segments)
+        for name in self.needs:
+            segments.check_tokens(name, inputs[name])
+        others = {name: inputs[name].detach() for name in self.needs}
         given = TokenInputs(log_probs.detach(), old_log_probs.detach(), token_advantages, segments, others)
         return self.factor(given).detach()
 
