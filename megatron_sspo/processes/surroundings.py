@@ -1,7 +1,9 @@
-"""Prepares a process: its standard streams, its working folder, and its limits."""
+"""Prepares a process: its standard streams, its working folder, its limits, and its environment variables."""
 
 import os
 import resource
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.output import survive_closed_output
@@ -48,3 +50,22 @@ def check_open_files() -> None:
             f"the limit on open files is {limit}, but a run needs {MIN_OPEN_FILES}: raise it, for example with "
             "`ulimit -n 4096`"
         )
+
+
+@contextmanager
+def environment_with(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """A context manager that sets environment variables, or removes those that are None, and restores them."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set_variables(variables)
+    try:
+        yield
+    finally:
+        _set_variables(before)
+
+
+def _set_variables(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
