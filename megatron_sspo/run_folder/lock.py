@@ -14,7 +14,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 
-_LOCK, _HOLDER = ".run.lock", ".run.holder"
+LOCK, _HOLDER = ".run.lock", ".run.holder"  # in the locked folder
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _HEARTBEAT_SECONDS, _WATCH_SECONDS = 2.0, 15.0
@@ -69,7 +69,7 @@ class RunLock:
     def __enter__(self) -> "RunLock":
         with os_errors_as_user_errors():
             self._folder.mkdir(parents=True, exist_ok=True)
-            path = self._folder / _LOCK
+            path = self._folder / LOCK
             self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
