@@ -44,7 +44,6 @@ class Schedule:
     Building one is a collective.
 
     Args:
-        run: the configuration of the run.
         chunks: the wrapped model chunks.
         vocab_size: the vocabulary size without padding.
 
