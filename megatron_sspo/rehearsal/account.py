@@ -10,7 +10,7 @@ from megatron_sspo.rehearsal.sync import Sent
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic(Collective):
-    """What a rank sends by a kind of collective."""
+    """A kind of collective, with what a rank sends by it."""
 
     calls: int
     bytes: int  # see `Books.sent`
