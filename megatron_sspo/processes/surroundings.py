@@ -1,13 +1,15 @@
-"""Prepares a process: its standard streams, its working folder, its limits, and its environment variables."""
+"""The surroundings of a process: its standard streams, working folder, limits and environment variables; its boot."""
 
 import os
 import resource
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.output import survive_closed_output
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MIN_OPEN_FILES = 256  # a run's sockets and its checkpoint writers need some hundred file descriptors
 
 
@@ -50,6 +52,11 @@ def check_open_files() -> None:
             f"the limit on open files is {limit}, but a run needs {MIN_OPEN_FILES}: raise it, for example with "
             "`ulimit -n 4096`"
         )
+
+
+def boot_id() -> str:
+    """Returns an id of this machine's present boot; "" where the system has none."""
+    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
 
 
 @contextmanager

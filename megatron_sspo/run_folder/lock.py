@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.processes.surroundings import boot_id
 
 LOCK, _HOLDER = ".run.lock", ".run.holder"  # in the locked folder
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _HEARTBEAT_SECONDS, _WATCH_SECONDS = 2.0, 15.0
 
@@ -112,7 +112,7 @@ class RunLock:
             return
 
     def _is_alive(self, file: Path, holder: dict[str, Any]) -> bool:
-        if holder.get("host") == socket.gethostname() and holder.get("boot") == _boot_id():
+        if holder.get("host") == socket.gethostname() and holder.get("boot") == boot_id():
             return holder.get("started") == _start_time(holder.get("pid")) is not None
         deadline = time.monotonic() + self._watch_seconds
         while time.monotonic() < deadline:
@@ -167,7 +167,7 @@ class RunLock:
 
 def _this_process() -> dict[str, Any]:
     pid = os.getpid()
-    return {"host": socket.gethostname(), "pid": pid, "boot": _boot_id(), "started": _start_time(pid)}
+    return {"host": socket.gethostname(), "pid": pid, "boot": boot_id(), "started": _start_time(pid)}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -177,10 +177,6 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
 
 
 def _start_time(pid: Any) -> str | None:
