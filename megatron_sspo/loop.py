@@ -20,7 +20,6 @@ def train(run: Run, *, resume: Path | None = None, profile: range = range(0)) ->
     in the checkpoint.
 
     Args:
-        run: the configuration.
         resume: the folder of an earlier attempt, to resume from its newest checkpoint.
         profile: the successive updates that torch's profiler traces.
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from megatron_sspo.checkpoint.optimizer_state import divide_weights, divided_sta
 from megatron_sspo.checkpoint.saving import AsyncSave, ResultQueue, describe_error, report_save_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
+from megatron_sspo.processes.surroundings import environment_with
 from megatron_sspo.weights.formats.torch_dist import read_index
 
 # by default, newer releases of Megatron-Core write with another package
@@ -29,6 +29,9 @@ _MCORE_WRITERS: dict[str, Any] = (
 
 # unlike dp_reshardable it depends on no layout and not on DDP's buckets: docs/checkpoints.md
 SHARDING_TYPE = "fully_reshardable"
+
+# torch.load then refuses pickles that could run code, also where torch asks it to accept them, as for objects
+_WITHOUT_CODE = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": None}
 
 
 def check_requirements() -> None:
@@ -115,7 +118,7 @@ def read(path: Path, state: dict[str, Any], *, ignored: Sequence[str] = ()) -> d
     agree.run_on_rank_0(lambda: _check_index(path))
     try:
         strict = StrictHandling.RETURN_ALL if ignored else StrictHandling.RAISE_ALL
-        with _refuse_code():
+        with environment_with(_WITHOUT_CODE):
             found: Any = dist_checkpointing.load(state, str(path), strict=strict)
         if not ignored:
             return found
@@ -133,19 +136,6 @@ def _check_index(path: Path) -> None:
         read_index(path)
     except UserError as error:
         raise _unloadable(path, str(error).partition(";")[0]) from error
-
-
-@contextmanager
-def _refuse_code() -> Iterator[None]:
-    """Makes torch.load refuse pickles that could run code, also where torch asks it to accept them, as for objects."""
-    force, forbid = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
-    before = {name: os.environ.pop(name, None) for name in (force, forbid)}
-    os.environ[force] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[force]
-        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def _unloadable(path: Path, why: str) -> UserError:

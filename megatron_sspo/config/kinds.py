@@ -138,17 +138,19 @@ def _find_non_json(value: Any, place: list[str], depth: int) -> Iterator[tuple[l
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from _find_non_json(item, [*place, f"[{index}]"], depth + 1)
-    elif isinstance(value, str):
-        if not is_utf8_without_nul(value):
-            yield place, value
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            yield place, value
-    elif isinstance(value, int):
-        if abs(value) > _LARGEST_INTEGER:
-            yield place, value
-    elif value is not None and not isinstance(value, PurePath):
+    elif not _is_scalar(value):
         yield place, value
+
+
+def _is_scalar(value: Any) -> bool:
+    match value:
+        case str():
+            return is_utf8_without_nul(value)
+        case float():
+            return math.isfinite(value)
+        case int():
+            return abs(value) <= _LARGEST_INTEGER
+    return value is None or isinstance(value, PurePath)
 
 
 def _check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:

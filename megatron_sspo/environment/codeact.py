@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from megatron_sspo.config.kinds import Amount, Count
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
 from megatron_sspo.sandbox.types import Runner, SandboxBroken, Session
@@ -18,6 +19,7 @@ from megatron_sspo.types import Prompt
 _EXECUTE = re.compile(r"<execute>((?:(?!</?execute>).)*)</execute>", re.DOTALL)
 _SOLUTION = re.compile(r"<solution>(?:(?!</?solution>).)*</solution>", re.DOTALL)
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)```\s*", re.DOTALL)
+_OWN_OPTIONS = ("max_turns", "max_characters", "concurrency", "max_episodes")  # all others are the sandbox's
 _POLL_SECONDS = 0.1
 _RETRY_PAUSES = (0.1, 1.0)  # seconds between attempts at a start, which may fail on a busy machine
 _NO_OUTPUT = "[nothing was printed]"
@@ -28,10 +30,10 @@ _NO_ACTION_MESSAGE = (
 
 
 def environment(
-    max_turns: int = 5,
-    max_characters: int = 2000,
-    concurrency: int = 0,
-    max_episodes: int = 128,
+    max_turns: Count = 5,
+    max_characters: Count = 2000,
+    concurrency: Amount = 0,
+    max_episodes: Count = 128,
     limits: Mapping[str, Any] | None = None,
     url: str = "",
     python: str = "",
@@ -50,29 +52,15 @@ def environment(
         python, packages, cgroup: see `megatron_sspo.sandbox.sandbox.Sandbox`.
 
     Raises:
-        UserError: a number is out of range, or the sandbox is missing or fails its probe.
+        UserError: an option of the sandbox is invalid, or it is missing or fails its probe.
     """
-    sandbox: dict[str, Any] = {"limits": limits, "url": url, "python": python, "packages": packages, "cgroup": cgroup}
-    check_values(max_turns, max_characters, concurrency, max_episodes, **sandbox)
-    runner = open_sandbox(**sandbox)
+    runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
     return CodeAct(runner, concurrency or os.cpu_count() or 1, max_turns, max_characters, max_episodes)
 
 
-def check_values(
-    max_turns: int = 5, max_characters: int = 2000, concurrency: int = 0, max_episodes: int = 128, **sandbox: Any
-) -> None:
-    """Checks the options of `environment`, as far as that needs no sandbox; `sandbox` has those of `open_sandbox`.
-
-    Raises:
-        UserError: a value is out of range, or options contradict each other.
-    """
-    numbers = {"max_turns": max_turns, "max_characters": max_characters, "max_episodes": max_episodes}
-    for name, value in numbers.items():
-        if value < 1:
-            raise UserError(f"rollouts.environment_options.{name} is {value}: it must be 1 or more")
-    if concurrency < 0:
-        raise UserError(f"rollouts.environment_options.concurrency is {concurrency}: it must be 0 or more")
-    check_sandbox_options(**sandbox)
+def check_values(**options: Any) -> None:
+    """Raises UserError for options of the sandbox that are invalid or contradict each other, on any machine."""
+    check_sandbox_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
 
 
 class CodeAct:

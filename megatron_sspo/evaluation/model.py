@@ -17,7 +17,6 @@ def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
     """Opens the weights at `path`; for the folder of a run, its final model or else its newest checkpoint.
 
     Args:
-        path: the folder.
         config_folder: folder with config.json and tokenizer, for a Megatron checkpoint without them. A checkpoint of a
             run has them; an older one takes them from the model that the run started from.
 

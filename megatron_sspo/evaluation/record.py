@@ -68,7 +68,6 @@ class EvaluationRecord:
         """Opens the answers to a set: reads the answers of earlier attempts, and accepts new ones.
 
         Args:
-            name: the set's name.
             stream: the set's prompts and dropped rows.
             settings: everything that the answers depend on besides model and prompts.
             samples: k, the number of sampled answers per prompt; 0 takes the k of earlier attempts.

@@ -38,7 +38,7 @@ from megatron_sspo.preflight.ranks import check_ranks, check_same_prompts
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.preflight.unread import unread_settings
 from megatron_sspo.processes import agree, local
-from megatron_sspo.processes.console import Display, format_update, pluralize
+from megatron_sspo.processes.console import LOG, Display, format_update, pluralize
 from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.processes.stop import Stop
 from megatron_sspo.rollout.cycles import RolloutCycles
@@ -148,7 +148,7 @@ class Job:
         run = self.run
         order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
         agree_on_nccl(run.rollouts.engine, run.rollouts.options)
-        log = self.folder / "log.txt"
+        log = self.folder / LOG
         self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report))
         check_ranks(run, read_model_config(run), self.folder)
         held_out = {f"evaluation.sets.{name}.prompts": stream for name, stream in self._held_out.items()}
@@ -207,7 +207,7 @@ class Job:
         def open_on_rank_0() -> None:
             with os_errors_as_user_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                self.display.log_to(self.folder / "log.txt")
+                self.display.log_to(self.folder / LOG)
                 if self._resumed_from is not None:
                     before, now = read_manifest(self._resumed_from).run, config_to_json(self.run)
                     for line in changes_of_resumed(before, now, batches_left=len(self.state.batches)):

@@ -85,7 +85,6 @@ def slurm_executor(job: SlurmJob, **fields: Any) -> run.SlurmExecutor:
     """Returns an executor with the sbatch options of the job's script and of the job.
 
     Args:
-        job: the job.
         fields: fields of `nemo_run.SlurmExecutor`, such as account, partition, time or tunnel, which take precedence.
     """
     given = job.all_options()
@@ -202,7 +201,6 @@ def launch(job: SlurmJob, executor: run.Executor, *, dry_run: bool = False, chec
     """Runs the job as an experiment until its end, and shows its log meanwhile.
 
     Args:
-        job: the job.
         executor: the executor that runs it.
         dry_run: whether to only print what NeMo-Run would submit.
         checked: whether the checks of `megatron-sspo launch --check` have been made already.

@@ -4,6 +4,9 @@ A function with a parameter `rollouts` is given the responses too: the parts of 
 function with an attribute `batch_step` has a second step, which maps all advantages of a cycle [N] to those that are
 used [N].
 
+Each function raises ValueError for fewer than two rewards, another shape than [G], or a reward, or a part of one, that
+is not finite.
+
 A group of equal rewards has advantages of exactly 0. Any other difference between rewards counts, however small it is:
 round rewards if rounding errors of floating point should not count.
 """
@@ -21,9 +24,6 @@ def group_relative(rewards: Tensor, *, divide_by_std: bool = True) -> Tensor:
 
     The standard deviation is the sample standard deviation, with G − 1. The papers do not say which one; TRL and verl
     use this one and add a constant (1e-4 and 1e-6), which is not added here.
-
-    Raises:
-        ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
     """
     centered = _centered(rewards)
     # A group of equal rewards is exactly 0 after _centered, and so is its standard deviation.
@@ -33,20 +33,12 @@ def group_relative(rewards: Tensor, *, divide_by_std: bool = True) -> Tensor:
 
 
 def group_centered(rewards: Tensor) -> Tensor:
-    """Â_i = r_i − mean_j r_j (Dr. GRPO, arXiv 2503.20783).
-
-    Raises:
-        ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
-    """
+    """Â_i = r_i − mean_j r_j (Dr. GRPO, arXiv 2503.20783)."""
     return group_relative(rewards, divide_by_std=False)
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
-    """Â_i = r_i − mean_{j ≠ i} r_j (RLOO, arXiv 2402.14740).
-
-    Raises:
-        ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
-    """
+    """Â_i = r_i − mean_{j ≠ i} r_j (RLOO, arXiv 2402.14740)."""
     group_size = rewards.numel()
     # r_i − mean_{j≠i} r_j = G/(G−1) (r_i − mean_j r_j)
     return (_centered(rewards) * group_size / (group_size - 1)).to(_result_dtype(rewards))
@@ -58,7 +50,7 @@ def max_rl(rewards: Tensor) -> Tensor:
     The method was made for rewards of 0 and 1: the fewer responses are right, the more each right one counts.
 
     Raises:
-        ValueError: fewer than two rewards, another shape than [G], or a reward that is negative or not finite.
+        ValueError: a reward is negative.
     """
     centered = _centered(rewards)
     if (rewards < 0).any():
@@ -84,11 +76,7 @@ class Response(Protocol):
 
 
 def opo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
-    """Â_i = r_i − Σ_j |y_j| r_j / Σ_j |y_j|: the baseline of least variance, weighted by length (arXiv 2505.23585).
-
-    Raises:
-        ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
-    """
+    """Â_i = r_i − Σ_j |y_j| r_j / Σ_j |y_j|: the baseline of least variance, weighted by length (arXiv 2505.23585)."""
     centered = _centered(rewards)
     lengths = torch.tensor([rollout.num_response_tokens for rollout in rollouts], dtype=torch.float64)
     baseline = (lengths * centered).sum() / lengths.sum().clamp(min=1.0)
@@ -121,9 +109,6 @@ def gdpo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
 
     Each part k of the reward is normalized within its group, so that a part of small numbers counts as much as another.
     All parts have the weight 1. A part that a response does not have is 0.
-
-    Raises:
-        ValueError: fewer than two rewards, another shape than [G], or a part that is not finite.
     """
     names = sorted({name for rollout in rollouts for name in rollout.reward_parts})
     total = torch.zeros_like(_centered(rewards))
@@ -135,22 +120,14 @@ def gdpo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
 
 @followed_by(whiten)
 def reinforce_plus_plus(rewards: Tensor) -> Tensor:
-    """Â_i = r_i, whitened over the cycle: REINFORCE++ (arXiv 2501.03262), without its KL term in the reward.
-
-    Raises:
-        ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
-    """
+    """Â_i = r_i, whitened over the cycle: REINFORCE++ (arXiv 2501.03262), without its KL term in the reward."""
     _centered(rewards)  # for its checks
     return rewards.to(_result_dtype(rewards))
 
 
 @followed_by(whiten)
 def reinforce_plus_plus_baseline(rewards: Tensor) -> Tensor:
-    """Â_i = r_i − mean_j r_j, whitened over the cycle: REINFORCE++-baseline (arXiv 2501.03262).
-
-    Raises:
-        ValueError: fewer than two rewards, another shape than [G], or a reward that is not finite.
-    """
+    """Â_i = r_i − mean_j r_j, whitened over the cycle: REINFORCE++-baseline (arXiv 2501.03262)."""
     return group_centered(rewards)
 
 

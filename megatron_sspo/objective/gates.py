@@ -6,7 +6,8 @@ A gate has two methods, both elementwise and broadcasting over `log_ratio` = log
     weight(log ρ, Â)   = w(ρ; Â) = f'(ρ; Â) / f(ρ; Â) · ρ = d log f / d log ρ
 
 Every gate has f'(1) = 1. `AtanLog`, `SigLog`, `ExpSig`, `ExpAtan` and `Gumbel`, the gates of SSPO (arXiv 2602.19327),
-also have f(1) = 1. A gate with a temperature uses τ_pos where Â > 0 and τ_neg elsewhere.
+also have f(1) = 1. A gate with a temperature uses τ_pos where Â > 0 and τ_neg elsewhere; both are numbers from 1e-12 to
+1e12, and others raise ValueError.
 
 The direction of τ: SSPO's gates divide by τ, so that a *larger* τ means a *slower* decay of w. The paper's text sets
 τ_neg ≥ τ_pos "to decay more rapidly" for negative advantages, which is true for SAPO's gate, where τ multiplies. This
@@ -86,7 +87,11 @@ class Clip:
 
 @dataclass(frozen=True)
 class _Tempered:
-    """The fields τ_neg and τ_pos, defaults from the grid of arXiv 2602.19327."""
+    """The fields τ_neg and τ_pos, defaults from the grid of arXiv 2602.19327.
+
+    Raises:
+        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
+    """
 
     tau_neg: float = 0.3
     tau_pos: float = 0.2
@@ -106,9 +111,6 @@ class Sigmoid(_Tempered):
     """f = (4/τ) σ(τ(ρ − 1)), w = τ σ(−τ(ρ − 1)) ρ: the gate of SAPO (arXiv 2511.20347).
 
     f(1) = 2/τ and f'(1) = 1, so pool it arithmetically. τ multiplies, so a larger τ means a faster decay.
-
-    Raises:
-        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     tau_neg: float = 1.05
@@ -128,9 +130,6 @@ class AtanLog(_Tempered):
     """f = exp(τ arctan(log ρ / τ)), w = 1 / (1 + (log ρ / τ)²): the gate that SSPO proposes (arXiv 2602.19327).
 
     e^{−τπ/2} < f < e^{τπ/2}; w is largest at ρ = 1 and has heavy tails.
-
-    Raises:
-        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
@@ -146,9 +145,6 @@ class SigLog(_Tempered):
     """f = exp(4τ σ(log ρ / τ) − 2τ), w = 4σ(1 − σ) at log ρ / τ (arXiv 2602.19327).
 
     e^{−2τ} < f < e^{2τ}; w is largest at ρ = 1.
-
-    Raises:
-        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
@@ -164,9 +160,6 @@ class ExpSig(_Tempered):
     """f = exp(4τ σ((ρ − 1)/τ) − 2τ), w = 4σ(1 − σ) ρ at (ρ − 1)/τ (arXiv 2602.19327).
 
     f < e^{2τ}. f'/f, not w, is largest at ρ = 1: w peaks a little above 1, and can exceed 1.
-
-    Raises:
-        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
@@ -182,9 +175,6 @@ class ExpAtan(_Tempered):
     """f = exp(τ arctan((ρ − 1)/τ)), w = ρ / (1 + ((ρ − 1)/τ)²) (arXiv 2602.19327).
 
     f < e^{τπ/2}. f'/f, not w, is largest at ρ = 1: w peaks a little above 1, and can exceed 1.
-
-    Raises:
-        ValueError: a temperature is outside of [1e-12, 1e12], where float32 would over- or underflow.
     """
 
     def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:

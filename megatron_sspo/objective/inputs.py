@@ -57,14 +57,3 @@ def needs_of(objective: object) -> tuple[str, ...]:
         if name not in INPUT_NAMES:
             raise ValueError(f"{type(objective).__name__} needs {name!r}, and there are {', '.join(INPUT_NAMES)}")
     return names
-
-
-def detached(inputs: Mapping[str, Tensor], segments: Segments) -> dict[str, Tensor]:
-    """Returns the inputs without their graphs.
-
-    Raises:
-        ValueError: one is not [T], or is in half precision.
-    """
-    for name, values in inputs.items():
-        segments.check_tokens(name, values)
-    return {name: values.detach() for name, values in inputs.items()}

@@ -10,7 +10,7 @@ from torch import Tensor
 from megatron_sspo.objective.average import Average, OverSequences
 from megatron_sspo.objective.checks import check_gate, describe_value, takes
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
-from megatron_sspo.objective.inputs import Factor, TokenInputs, detached, needs_of
+from megatron_sspo.objective.inputs import Factor, TokenInputs, needs_of
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric, token_shares
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sums import Sums
@@ -89,47 +89,39 @@ class SequenceObjective:
         token_weight = self.token_gate.weight(log_ratio.detach(), token_advantages)  # [T]
         log_gate = self.token_gate.log_gate(log_ratio.detach(), token_advantages)  # [T]
         log_gate = _WithGradient.apply(log_ratio, log_gate, token_weight)  # w = d log f / d log ρ
-        multiplier = self._multiplier(log_probs, old_log_probs, token_advantages, segments, inputs)  # [T]
-
-        if is_per_token or multiplier is not None:
-            effective = token_advantages
-            if multiplier is not None:  # which may be infinite where Â = 0
-                effective = torch.where(token_advantages == 0, 0.0, token_advantages * multiplier)
-            loss, weight = self._by_token(log_gate, effective, token_advantages, segments)
-            log_weight = segments.spread(self.pool(log_gate.detach(), segments))
-            sequence_gate_weight = self.sequence_gate.weight(log_weight, token_advantages)
-            token_weight = token_weight * (
-                sequence_gate_weight if multiplier is None else sequence_gate_weight * multiplier
-            )
+        if is_per_token or self.factor is not None:
+            multiplier = self._multiplier(log_probs, old_log_probs, token_advantages, segments, inputs)  # [T]
+            loss, weight, rest = self._by_token(log_gate, token_advantages, multiplier, segments)
         else:
-            loss, log_weight, weight = self._by_sequence(log_gate, advantages, segments)
-            if not isinstance(self.sequence_gate, Identity):  # the weight of Identity is 1
-                sequence_gate_weight = self.sequence_gate.weight(log_weight, advantages)
-                token_weight = token_weight * segments.spread(sequence_gate_weight)
+            loss, weight, rest = self._by_sequence(log_gate, advantages, segments)
         return Sums(
             loss=loss,
-            tokens={"log_ratio": log_ratio.detach(), "token_weight": token_weight},
+            tokens={"log_ratio": log_ratio.detach(), "token_weight": token_weight * rest},
             sequences={"sequence_weight": weight},
         )
 
     def _by_sequence(self, log_gate: Tensor, advantages: Tensor, segments: Segments) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the loss, log of the pooled weights [S] and w_i [S], the last two detached."""
+        """Returns the loss, w_i [S], and the sequence gate's w of each token [T]; the last two detached."""
         log_weight = self.pool(log_gate, segments)  # [S]
         # where Â = 0 the weight may overflow, and its product with 0 would not be 0
         unused = advantages == 0
         weight = self.sequence_gate.log_gate(log_weight.masked_fill(unused, 0.0), advantages).exp()  # [S]
         loss = -(self.average.share(segments) * (weight * advantages)).sum()
         log_weight = log_weight.detach()
-        return loss, log_weight, _finite(self.sequence_gate.log_gate(log_weight, advantages).exp())
+        reported = _finite(self.sequence_gate.log_gate(log_weight, advantages).exp())
+        return loss, reported, segments.spread(self.sequence_gate.weight(log_weight, advantages))
 
     def _by_token(
-        self, log_gate: Tensor, effective: Tensor, token_advantages: Tensor, segments: Segments
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the loss, and the mean of u_t of each sequence [S], detached.
+        self, log_gate: Tensor, token_advantages: Tensor, multiplier: Tensor, segments: Segments
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the loss, the mean of u_t of each sequence [S], and the sequence gate's w times m_t [T].
+
+        The last two are detached.
 
         Args:
-            effective: m_t Â_it [T].
+            multiplier: m_t [T], which may be infinite where Â = 0.
         """
+        effective = torch.where(token_advantages == 0, 0.0, token_advantages * multiplier)  # m_t Â_it
         values = log_gate.detach()
         log_weight = segments.spread(self.pool(values, segments))  # [T]
         # in float64, because one far token makes the shares of the others tiny
@@ -143,7 +135,8 @@ class SequenceObjective:
         contribution = ((share / total).log().to(values.dtype) + log_used).exp()
         loss = -(segments.spread(self.average.share(segments)) * (contribution * effective)).sum()
         reported = _finite(segments.mean(self.sequence_gate.log_gate(log_weight, token_advantages).exp()))
-        return loss, reported.masked_fill(segments.lengths == 0, 1.0)
+        rest = self.sequence_gate.weight(log_weight, token_advantages) * multiplier
+        return loss, reported.masked_fill(segments.lengths == 0, 1.0), rest
 
     def _multiplier(
         self,
@@ -152,15 +145,17 @@ class SequenceObjective:
         token_advantages: Tensor,
         segments: Segments,
         inputs: Mapping[str, Tensor],
-    ) -> Tensor | None:
-        """Returns m_t [T], or None if all are 1."""
+    ) -> Tensor:
+        """Returns m_t [T], detached; 1 without a factor."""
+        if self.factor is None:
+            return torch.ones_like(token_advantages)
         if missing := [name for name in self.needs if inputs.get(name) is None]:
             raise ValueError(
                 f"{type(self.factor).__name__} needs {', '.join(missing)}, which the objective was not given"
             )
-        if self.factor is None:
-            return None
-        others = detached({name: inputs[name] for name in self.needs}, segments)
+        for name in self.needs:
+            segments.check_tokens(name, inputs[name])
+        others = {name: inputs[name].detach() for name in self.needs}
         given = TokenInputs(log_probs.detach(), old_log_probs.detach(), token_advantages, segments, others)
         return self.factor(given).detach()
 

@@ -258,7 +258,6 @@ def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
     """Returns the rows of a metrics file with only the numbers that are drawn.
 
     Args:
-        path: the metrics file.
         may_have_others: whether rows may have none of these numbers, for example with a user's own reward.
     """
     rows = metrics_files.read(path, may_be_cut=True)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
-from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
 
 from megatron_sspo.batching.context import gathered_places, zigzag
@@ -157,12 +156,9 @@ class PackedAttention(MegatronModule):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, borders: list[int]
     ) -> torch.Tensor:
         """Attends to the keys and values of all ranks, whose gradients are summed back to their owners."""
-        group = parallel_state.get_context_parallel_group(check_initialized=False)
         rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
         places = gathered_places(borders, num_ranks).to(key.device)
-        key, value = (
-            gather_from_sequence_parallel_region(part.contiguous(), group=group)[places] for part in (key, value)
-        )
+        key, value = gather_context(key)[places], gather_context(value)[places]
         own = zigzag(borders, rank, num_ranks).to(key.device)
         outputs, first = [], 0
         for start, stop in pairwise(borders):

@@ -20,6 +20,7 @@ from megatron_sspo.processes.control_store import ControlStore
 from megatron_sspo.processes.watchdog import Ranks, Watchdog
 from megatron_sspo.run import Parallel, Run
 
+_JOIN_SECONDS = 1800.0  # in which all processes have to join, for programs that have no `Run.distributed_timeout`
 _LAUNCHER_GRACE_SECONDS = 3.0  # time for the launcher to see which process ended first, and to end this one
 
 
@@ -69,21 +70,17 @@ def process_group(run: Run, log: Path, report: Callable[[str, int], None]) -> It
         ) from error
 
 
-def initialize(parallel: Parallel, seed: int, *, timeout: float = 1800.0) -> torch.device:
-    """Joins the job's processes into Megatron's groups and seeds the random generators.
+def initialize(parallel: Parallel, seed: int) -> torch.device:
+    """Joins the job's processes into Megatron's groups and seeds the random generators, without a watchdog.
 
     Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun and srun scripts set them; a process
     without them is a job of one process.
-
-    Args:
-        timeout: seconds within which all processes have to join. Collectives have no timeout of their own: a rank may
-            wait as long as another rank makes progress, which a `Watchdog` checks.
 
     Raises:
         UserError: the number of processes is not what the layout needs, they do not all join in time, or there is no
             GPU for this one.
     """
-    rank, device, store = _join(parallel, timeout)
+    rank, device, store = _join(parallel, _JOIN_SECONDS)
     _make_groups(parallel, seed, rank, device, store)
     return device
 
@@ -107,7 +104,11 @@ def _join(parallel: Parallel, timeout: float) -> tuple[int, torch.device, Any]:
 
 
 def _make_groups(parallel: Parallel, seed: int, rank: int, device: torch.device, store: Any) -> None:
-    """Makes the process groups. A collective, without a timeout of its own."""
+    """Makes the process groups. A collective.
+
+    Neither this nor any other collective has a timeout of its own: a rank may wait as long as another rank makes
+    progress, which a `Watchdog` checks.
+    """
     if store is not None:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",

@@ -7,7 +7,6 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.transformer.moe import router
 from megatron.core.utils import unwrap_model
@@ -22,6 +21,7 @@ from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.context import gather_responses
+from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.head.head import forward_without_head, response_log_probs
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.shared_prompts.packed import packed_seq_params
@@ -39,8 +39,6 @@ class ForwardStep:
     loss: Loss
     temperature: float
     vocab_size: int
-    tensor_group: dist.ProcessGroup | None
-    context_group: dist.ProcessGroup | None
     routing: RoutingReplay | None = None
     overlap_grad_reduce: bool = False
 
@@ -81,12 +79,12 @@ class ForwardStep:
             microbatch,
             temperature=self.temperature,
             vocab_size=self.vocab_size,
-            group=self.tensor_group,
+            group=tensor_group(),
             overlap_grad_reduce=self.overlap_grad_reduce,
         )
-        if self.context_group is not None:
+        if (group := context_group()) is not None:
             log_probs, entropy = (
-                gather_responses(values, microbatch.context_counts, microbatch.context_order, self.context_group)
+                gather_responses(values, microbatch.context_counts, microbatch.context_order, group)
                 for values in (log_probs, entropy)
             )
         return self.loss(microbatch, log_probs, entropy)

@@ -13,7 +13,6 @@ from megatron.core.utils import unwrap_model
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.objective import Correction, Penalties
 from megatron_sspo.objective.average import OverTokens, average_of
-from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Objective, loss_scale, policy_loss
 from megatron_sspo.types import Rollout
 
@@ -23,8 +22,10 @@ _KEYS = (*_REQUIRED, *_TOKEN_VALUES, "observed")
 _NO_PENALTIES, _NO_CORRECTION = Penalties(), Correction()
 
 
-def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: bool = False) -> Microbatch:
+def pack_rollouts(rollouts: Sequence[Mapping[str, Any]]) -> Microbatch:
     """Packs rollouts into one microbatch, and returns this context-parallel rank's share of it.
+
+    The share is padded to a multiple of the tensor-parallel size, as sequence parallelism needs it.
 
     Args:
         rollouts: mappings with these keys.
@@ -36,19 +37,20 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]], *, sequence_parallel: b
             entropies of π_old.
             `observed`, for a response of several turns: [first, beyond) of each part that the policy did not sample.
             Log-probs there are ignored.
-        sequence_parallel: whether the model shards activations along the sequence over tensor-parallel ranks.
 
     Raises:
+        RuntimeError: Megatron's model-parallel groups are not initialized.
         ValueError: a key is missing or unknown, there is not one finite value for each response token, the parts of
             `observed` overlap or are out of range, or only some rollouts have log-probs.
     """
+    _check_groups("pack_rollouts")
     with_engine = [given.get("engine") is not None for given in rollouts]
     if any(with_engine) and not all(with_engine):
         raise ValueError("some rollouts of a batch have 'engine' and some have none")
     sequences = [_sequence(number, given) for number, given in enumerate(rollouts)]
     microbatch = make_microbatch(
         sequences,
-        tensor_shards=parallel_state.get_tensor_model_parallel_world_size() if sequence_parallel else 1,
+        tensor_shards=parallel_state.get_tensor_model_parallel_world_size(),
         context_rank=parallel_state.get_context_parallel_rank(),
         context_size=parallel_state.get_context_parallel_world_size(),
     )
@@ -145,8 +147,7 @@ def policy_step(
         RuntimeError: Megatron's model-parallel groups are not initialized.
         ValueError: a number is not above 0, or the average is over tokens and `num_tokens` is missing.
     """
-    if not parallel_state.model_parallel_is_initialized():
-        raise RuntimeError("call megatron.core.parallel_state.initialize_model_parallel before policy_step")
+    _check_groups("policy_step")
     numbers = {
         "num_sequences": num_sequences,
         "num_microbatches": num_microbatches,
@@ -167,10 +168,13 @@ def policy_step(
         loss=policy_loss(objective, penalties, correction, scale=scale),
         temperature=temperature,
         vocab_size=vocab_size,
-        tensor_group=tensor_group(),
-        context_group=context_group(),
         overlap_grad_reduce=overlap_grad_reduce,
     )
+
+
+def _check_groups(caller: str) -> None:
+    if not parallel_state.model_parallel_is_initialized():
+        raise RuntimeError(f"call megatron.core.parallel_state.initialize_model_parallel before {caller}")
 
 
 class _OwnLoopStep(ForwardStep):

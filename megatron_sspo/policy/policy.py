@@ -41,7 +41,6 @@ class Policy:
     """One policy, held by all processes of the job together. Every method is a collective.
 
     Args:
-        run: the configuration of the run.
         model_path: the folder of the initial weights, either a Hugging Face folder or a Megatron checkpoint.
         device: the device that `initialize` returned.
 

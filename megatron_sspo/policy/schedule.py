@@ -16,7 +16,6 @@ from megatron_sspo.batching.holders import Holders, with_rollouts
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.batching.plan import Packing, Plan, prompt_variants, sharing_candidates
 from megatron_sspo.batching.row import Sequences
-from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_token_values
 from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
 from megatron_sspo.policy.shared_prompts.transformer_engine import SHARING_COST
@@ -45,7 +44,6 @@ class Schedule:
     Building one is a collective.
 
     Args:
-        run: the configuration of the run.
         chunks: the wrapped model chunks.
         vocab_size: the vocabulary size without padding.
 
@@ -145,8 +143,6 @@ class Schedule:
             loss=loss,
             temperature=self._temperature,
             vocab_size=self._vocab_size,
-            tensor_group=tensor_group(),
-            context_group=context_group(),
             routing=self._routing,
             overlap_grad_reduce=self._chunks[0].ddp_config.overlap_grad_reduce,
         )

@@ -18,6 +18,7 @@ from megatron_sspo.evaluation.sets import check_environments, check_held_out, ch
 from megatron_sspo.files.reading import check_regular_file, read_json
 from megatron_sspo.preflight import resources
 from megatron_sspo.preflight.initial_model import check_initial_model
+from megatron_sspo.processes.console import LOG
 from megatron_sspo.processes.ports import check_address
 from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.reward.protocol import check_prompts
@@ -27,6 +28,7 @@ from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import metrics_files, trackers
+from megatron_sspo.run_folder.lock import LOCK
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
@@ -35,7 +37,7 @@ from megatron_sspo.weights.transformers_config import read_config
 
 _RESULT_FILES = (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS)  # written after config.json
 _RESULTS = (*_RESULT_FILES, "model", "curves.png")
-_WRITTEN = (*_RESULT_FILES, "config.json", "log.txt", ".run.lock", "curves.png")  # files that a resumed run writes
+_WRITTEN = (*_RESULT_FILES, "config.json", LOG, LOCK, "curves.png")  # files that a resumed run writes
 
 
 def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:

@@ -14,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+LOG = "log.txt"  # in a run's folder
+
 
 class Display:
     """The console output of a run and its log file. `silent` is for all ranks but rank 0."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from megatron_sspo.processes.parent import exit_with_parent
+from megatron_sspo.processes.surroundings import environment_with
 
 _TOKENIZERS = "TOKENIZERS_PARALLELISM"
 _PR_SET_NAME = 15  # linux/prctl.h
@@ -26,16 +27,13 @@ def without_threads() -> Iterator[None]:
     """
     import torch
 
-    threads, parallelism = torch.get_num_threads(), os.environ.get(_TOKENIZERS)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    os.environ[_TOKENIZERS] = "false"
     try:
-        yield
+        with environment_with({_TOKENIZERS: "false"}):
+            yield
     finally:
         torch.set_num_threads(threads)
-        os.environ.pop(_TOKENIZERS, None)  # code of the user may have removed it
-        if parallelism is not None:
-            os.environ[_TOKENIZERS] = parallelism
 
 
 def may_fork() -> bool:

@@ -1,14 +1,18 @@
-"""Prepares a process: its standard streams, its working folder, its signals, and its limits."""
+"""The surroundings of a process: its streams, working folder, signals, limits and environment variables; its boot."""
 
 import contextlib
 import os
 import resource
 import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.output import survive_closed_output
 from megatron_sspo.processes.stop import SIGNALS
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MIN_OPEN_FILES = 256  # a run's sockets and its checkpoint writers need some hundred file descriptors
 
 
@@ -58,3 +62,27 @@ def check_open_files() -> None:
             f"the limit on open files is {limit}, but a run needs {MIN_OPEN_FILES}: raise it, for example with "
             "`ulimit -n 4096`"
         )
+
+
+def boot_id() -> str:
+    """Returns an id of this machine's present boot; "" where the system has none."""
+    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
+
+
+@contextmanager
+def environment_with(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """A context manager that sets environment variables, or removes those that are None, and restores them."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set_variables(variables)
+    try:
+        yield
+    finally:
+        _set_variables(before)
+
+
+def _set_variables(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -4,20 +4,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from megatron_sspo.rehearsal.books import Books
+from megatron_sspo.rehearsal.books import Books, Collective
 from megatron_sspo.rehearsal.sync import Sent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
-    """A kind of collective on one process group, in one phase."""
+class Traffic(Collective):
+    """A kind of collective, with what a rank sends by it."""
 
-    phase: str
-    kind: str
-    group: str  # Megatron's description of the process group
-    ranks: tuple[int, ...]
     calls: int
-    bytes: int
+    bytes: int  # see `Books.sent`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +65,7 @@ class Account:
 
 def collectives_of(books: Books) -> tuple[Traffic, ...]:
     """Returns the collectives of the books, in a fixed order."""
-    return tuple(
-        Traffic(
-            phase=key.phase,
-            kind=key.kind,
-            group=key.group,
-            ranks=key.ranks,
-            calls=books.calls[key],
-            bytes=books.sent[key],
-        )
-        for key in sorted(books.calls)
-    )
+    return tuple(Traffic(**vars(key), calls=books.calls[key], bytes=books.sent[key]) for key in sorted(books.calls))
 
 
 def without_zeros(live: Mapping[str, int]) -> dict[str, int]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, kw_only=True)
 class Collective:
-    """A kind of collective on one process group."""
+    """A kind of collective on one process group, in one phase."""
 
     phase: str  # the part of the update in which it is called: see `Books.phase`
     kind: str  # all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, ...
@@ -48,11 +48,6 @@ class Books:
     def total(self) -> int:
         """The number of bytes that are alive."""
         return self._total
-
-    @property
-    def peak_total(self) -> int:
-        """The largest number of bytes that were alive at once, since the last `reset_peak`."""
-        return self._peak_total
 
     def reset_peak(self) -> None:
         """Begins a new search for the peak, with what is alive now."""
@@ -106,6 +101,6 @@ class Books:
 
     def send(self, kind: str, group: str, ranks: tuple[int, ...], num_bytes: int) -> None:
         """Adds a collective."""
-        key = Collective(self.phase, kind, group, ranks)
+        key = Collective(phase=self.phase, kind=kind, group=group, ranks=ranks)
         self.calls[key] += 1
         self.sent[key] += num_bytes

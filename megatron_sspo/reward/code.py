@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from megatron_sspo.config.kinds import Amount
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.sandbox.pool import SandboxPool
@@ -23,7 +24,7 @@ Checks = tuple[tuple[str, ...], tuple[Case, ...]]
 
 
 def reward(
-    concurrency: int = 0,
+    concurrency: Amount = 0,
     limits: Mapping[str, Any] | None = None,
     url: str = "",
     python: str = "",
@@ -40,23 +41,15 @@ def reward(
         python, packages, cgroup: see `megatron_sspo.sandbox.sandbox.Sandbox`.
 
     Raises:
-        UserError: the sandbox cannot be made or reached, or fails its probe.
+        UserError: an option of the sandbox is invalid, or it cannot be made or reached, or fails its probe.
     """
-    sandbox: dict[str, Any] = {"limits": limits, "url": url, "python": python, "packages": packages, "cgroup": cgroup}
-    check_values(concurrency, **sandbox)
-    runner = open_sandbox(**sandbox)
+    runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
     return CodeReward(SandboxPool(runner, concurrency or os.cpu_count() or 1))
 
 
-def check_values(concurrency: int = 0, **sandbox: Any) -> None:
-    """Checks the options of `reward`, as far as that needs no sandbox; `sandbox` has those of `open_sandbox`.
-
-    Raises:
-        UserError: a value is out of range, or options contradict each other.
-    """
-    if concurrency < 0:
-        raise UserError(f"the code reward's concurrency is {concurrency}: it must be 0 or more")
-    check_sandbox_options(**sandbox)
+def check_values(**options: Any) -> None:
+    """Raises UserError for options of the sandbox that are invalid or contradict each other, on any machine."""
+    check_sandbox_options(**{name: value for name, value in options.items() if name != "concurrency"})
 
 
 def check_prompt(prompt: Prompt) -> None:

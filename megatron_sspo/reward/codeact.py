@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from megatron_sspo.config.kinds import Amount
 from megatron_sspo.reward import code
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.choices import OPPOSITES
@@ -15,7 +16,7 @@ _TAG = "solution"
 
 
 def reward(
-    concurrency: int = 0,
+    concurrency: Amount = 0,
     limits: Mapping[str, Any] | None = None,
     url: str = "",
     python: str = "",

@@ -56,7 +56,6 @@ def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
     """Opens the engine, without weights.
 
     Args:
-        run: the run.
         model_path: folder with config.json and tokenizer.
         folder: the run's folder, for engines that write files.
 

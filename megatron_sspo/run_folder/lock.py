@@ -14,9 +14,9 @@ from typing import Any
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import check_regular_file, open_file
+from megatron_sspo.processes.surroundings import boot_id
 
-_LOCK, _HOLDER = ".run.lock", ".run.holder"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+LOCK, _HOLDER = ".run.lock", ".run.holder"  # in the locked folder
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _HEARTBEAT_SECONDS, _WATCH_SECONDS = 2.0, 15.0
 _MAX_BYTES = 4096  # of a lock or holder file
@@ -75,7 +75,7 @@ class RunLock:
     def __enter__(self) -> "RunLock":
         with os_errors_as_user_errors():
             self._folder.mkdir(parents=True, exist_ok=True)
-            path = self._folder / _LOCK
+            path = self._folder / LOCK
             if path.exists():
                 check_regular_file(path)
             self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -101,7 +101,7 @@ class RunLock:
         Raises:
             UserError: the folder or its lock was removed or replaced since, so that another process may write there.
         """
-        file = self._holder_file or self._folder / _LOCK
+        file = self._holder_file or self._folder / LOCK
         try:
             holder = _parse(_read_start(file))
         except FileNotFoundError:
@@ -141,7 +141,7 @@ class RunLock:
             return
 
     def _is_alive(self, file: Path, holder: dict[str, Any]) -> bool:
-        if holder.get("host") == socket.gethostname() and holder.get("boot") == _boot_id():
+        if holder.get("host") == socket.gethostname() and holder.get("boot") == boot_id():
             return holder.get("started") == _start_time(holder.get("pid")) is not None
         deadline = time.monotonic() + self._watch_seconds
         while time.monotonic() < deadline:
@@ -196,7 +196,7 @@ class RunLock:
 
 def _this_process() -> dict[str, Any]:
     pid = os.getpid()
-    return {"host": socket.gethostname(), "pid": pid, "boot": _boot_id(), "started": _start_time(pid)}
+    return {"host": socket.gethostname(), "pid": pid, "boot": boot_id(), "started": _start_time(pid)}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -219,10 +219,6 @@ def _parse(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
 
 
 def _start_time(pid: Any) -> str | None:

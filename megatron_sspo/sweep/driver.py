@@ -44,7 +44,6 @@ class Driver:
 
     Args:
         folder: the sweep's folder.
-        sweep: the sweep.
         cells: the runs to finish, in this order.
         progress: the display of the sweep's progress.
         at_once: the number of runs at a time.

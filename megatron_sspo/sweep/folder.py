@@ -1,7 +1,7 @@
 """A sweep's folder: `sweep.json`, and a folder for each run. The runs' folders themselves show their progress."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -95,7 +95,7 @@ def load_existing_or_new(folder: Path, new: Sweep) -> Sweep:
             f"{folder} holds a sweep of another recipe, in which {_describe_change(lines[0])}: choose another "
             "--output, or start the same recipe with the same --set and --start-from"
         )
-    return Sweep(**{**vars(known), "recipe": new.recipe, "assignments": new.assignments})
+    return replace(known, recipe=new.recipe, assignments=new.assignments)
 
 
 def status(folder: Path) -> Status:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatron_sspo.errors import UserError
@@ -61,11 +61,11 @@ class Sweep:
             for values in itertools.product(*self.vary.values()):
                 chosen = dict(zip(self.vary, values, strict=True))
                 parts = [*(f"{name}={value.name}" for name, value in chosen.items()), f"seed={seed}"]
-                whole = ",".join([*(f"{name}={value.text}" for name, value in chosen.items()), f"seed={seed}"])
+                assignments = (*(f"{name}={value.text}" for name, value in chosen.items()), f"seed={seed}")
                 cell = Cell(
-                    name=truncate_name(",".join(parts), _LONGEST_NAME, whole),
+                    name=truncate_name(",".join(parts), _LONGEST_NAME, whole=",".join(assignments)),
                     labels={name: value.label for name, value in chosen.items()},
-                    assignments=(*(f"{name}={value.text}" for name, value in chosen.items()), f"seed={seed}"),
+                    assignments=assignments,
                     seed=seed,
                 )
                 found[cell.name] = cell
@@ -84,15 +84,8 @@ class Sweep:
                 "fields in the same order, or choose another --output"
             )
         values = {name: merge_values(self.vary.get(name, ()), given, name) for name, given in vary.items()}
-        grown = Sweep(
-            recipe=self.recipe,
-            assignments=self.assignments,
-            vary=values,
-            seeds=max(seeds, self.seeds),
-            order=self.order,
-            run=self.run,
-        )
-        return Sweep(**{**vars(grown), "order": [cell.name for cell in grown.cells()]})
+        grown = replace(self, vary=values, seeds=max(seeds, self.seeds))
+        return replace(grown, order=[cell.name for cell in grown.cells()])
 
 
 def _listed(names: Mapping[str, Any]) -> str:

@@ -21,7 +21,6 @@ def run_one(folder: Path, name: str, *, slot: int, at_once: int) -> int:
 
     Args:
         folder: the sweep's folder.
-        name: the run's name.
         slot: the run's slot, 0 to `at_once` - 1, which determines its share of the machine.
         at_once: the number of runs at a time.
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from megatron_sspo.config.resolve import call_with_options
 from megatron_sspo.environment.codeact import CodeAct, environment, extract_code
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox.sandbox import Sandbox
@@ -153,11 +154,13 @@ def test_a_closed_sandbox_is_an_error(sandbox):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_turns": 0}, r"environment_options\.max_turns is 0: it must be 1 or more"),
-        ({"concurrency": -1}, r"environment_options\.concurrency is -1"),
+        ({"max_turns": 0}, "the option max_turns must be a whole number of 1 or more, but is 0"),
+        ({"max_characters": 0}, "the option max_characters must be a whole number of 1 or more, but is 0"),
+        ({"max_episodes": 0}, "the option max_episodes must be a whole number of 1 or more, but is 0"),
+        ({"concurrency": -1}, "the option concurrency must be a whole number of 0 or more, but is -1"),
         ({"limits": {"wall_seconds": 0}}, "wall_seconds is 0"),
     ],
 )
 def test_invalid_options(options, message):
     with pytest.raises(UserError, match=message):
-        environment(**options)
+        call_with_options(environment, options, "the environment 'codeact'")

@@ -190,7 +190,7 @@ def test_a_link_to_nothing_is_no_place_for_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
-        (["reward=code", 'reward_options={"concurrency": -1}'], "concurrency is -1"),
+        (["reward=code", 'reward_options={"concurrency": -1}'], "concurrency must be a whole number of 0 or more"),
         (["reward=codeact", 'reward_options={"limits": {"wall_seconds": 0}}'], "wall_seconds is 0"),
         (["reward=code", 'reward_options={"url": "http://h:x"}'], "url is 'http://h:x'"),
         (["reward=code", 'reward_options={"url": "http://h", "python": "p"}'], "are set on the server"),
@@ -237,7 +237,10 @@ def test_the_python_of_servers_exists() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"max_turns": 0}, "max_turns is 0"), ({"url": "http://h", "cgroup": "c"}, "are set on the server")],
+    [
+        ({"max_turns": 0}, "max_turns must be a whole number of 1 or more"),
+        ({"url": "http://h", "cgroup": "c"}, "are set on the server"),
+    ],
 )
 def test_options_of_an_environment_are_checked_before_the_start(options, message) -> None:
     rollouts = Rollouts(environment="codeact", environment_options=options)

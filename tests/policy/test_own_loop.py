@@ -101,6 +101,16 @@ def test_a_correction_without_log_probs_of_the_engine_is_refused(device):
         hook.loss(pack_rollouts([ROLLOUT]), policy, policy.detach())
 
 
+def test_a_row_divides_over_the_tensor_parallel_ranks(device, monkeypatch):
+    from megatron.core import parallel_state
+
+    plain = pack_rollouts([ROLLOUT])
+    monkeypatch.setattr(parallel_state, "get_tensor_model_parallel_world_size", lambda: 4)
+    packed = pack_rollouts([ROLLOUT])
+    assert len(packed.tokens) == 8 and packed.is_padding.tolist() == [False] * 5 + [True] * 3
+    assert torch.equal(packed.response_rows, plain.response_rows) and packed.longest == plain.longest == 5
+
+
 @pytest.fixture
 def make_chunk(device, folders):
     """make_chunk(kind, options) -> a model in DDP, as another training loop has it."""
@@ -173,3 +183,5 @@ def test_process_groups_must_be_initialized_first(monkeypatch):
     monkeypatch.setattr(parallel_state, "model_parallel_is_initialized", lambda: False)
     with pytest.raises(RuntimeError, match="initialize_model_parallel before policy_step"):
         policy_step(lambda *_: None, num_sequences=1, num_microbatches=1, vocab_size=8)
+    with pytest.raises(RuntimeError, match="initialize_model_parallel before pack_rollouts"):
+        pack_rollouts([ROLLOUT])

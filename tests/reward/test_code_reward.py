@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from megatron_sspo.config.resolve import resolve, short_names
+from megatron_sspo.config.resolve import call_with_options, resolve, short_names
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.code import extract_program, read_checks, reward
 from megatron_sspo.reward.protocol import check_prompts, checked_score
@@ -224,7 +224,7 @@ def test_resolves_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"concurrency": -1}, "concurrency is -1"),
+        ({"concurrency": -1}, "the option concurrency must be a whole number of 0 or more, but is -1"),
         ({"limits": {"seconds": 1}}, "no option seconds"),
         ({"limits": {"processes": 0}}, "processes is 0"),
         ({"url": "http://127.0.0.1:1"}, "MEGATRON_SSPO_SANDBOX_KEY"),
@@ -234,7 +234,7 @@ def test_resolves_by_its_name() -> None:
 def test_an_invalid_option_is_refused(options, message: str, monkeypatch) -> None:
     monkeypatch.delenv("MEGATRON_SSPO_SANDBOX_KEY", raising=False)
     with pytest.raises(UserError, match=message):
-        reward(**options)
+        call_with_options(reward, options, "the reward 'code'")
 
 
 def test_without_a_sandbox_there_is_no_reward(monkeypatch, tmp_path) -> None:

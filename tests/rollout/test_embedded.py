@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from megatron_sspo.config.resolve import resolve
+from megatron_sspo.config.resolve import call_with_options, resolve
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.embedded.sampling import log_distribution
 from megatron_sspo.rollout.engines import embedded
@@ -212,4 +212,4 @@ def test_a_folder_without_config_or_a_batch_without_rows_is_an_error(tmp_path, f
     with pytest.raises(UserError, match=r"no config\.json"):
         embedded.engine(tmp_path)
     with pytest.raises(UserError, match="max_batch_size"):
-        embedded.engine(folders["qwen3_moe"], max_batch_size=0)
+        call_with_options(embedded.engine, {"max_batch_size": 0}, "the engine 'embedded'", folders["qwen3_moe"])

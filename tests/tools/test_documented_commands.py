@@ -90,7 +90,7 @@ def test_options_and_fields_are_known(page: Path) -> None:
 
 
 def test_commands_of_code_blocks_are_understood() -> None:
-    """Of the README; other pages have calls with placeholders, too."""
+    """Calls in the README are whole; other pages have calls with placeholders, too."""
     for command, arguments in calls(ROOT / "README.md"):
         if arguments:  # else a text names the command
             parser().parse_args([command, *shlex.split(arguments)])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.conversion import journal as journal_module
+from megatron_sspo.processes import surroundings
 from megatron_sspo.weights.conversion.journal import ConversionProgress, Journal
 
 
@@ -20,7 +20,7 @@ def boot(tmp_path, monkeypatch):
 
     def set_boot(name):
         path.write_text(name)
-        monkeypatch.setattr(journal_module, "_BOOT_ID", path)
+        monkeypatch.setattr(surroundings, "_BOOT_ID", path)
 
     set_boot("first")
     return set_boot

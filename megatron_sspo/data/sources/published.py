@@ -20,16 +20,23 @@ class Published:
     repository: str  # on the hub
     splits: tuple[str, ...]
     columns: tuple[str, ...]  # required columns
-    metadata: tuple[str, ...] = ()  # optional columns that are kept; all others are ignored
+    metadata: tuple[str, ...] = ()  # optional columns that are kept in the rows' metadata; all others are ignored
     config: str | None = None
+    answer_after: str = ""  # mark in the answer's column, after whose last occurrence the gold answer is
 
-    def rows(self, split: str, path: str | Path = "") -> list[Row]:
+    def rows(self, split: str | None = None, path: str | Path = "") -> list[Row]:
         """Returns the rows of a split, for a set whose two columns are the question and the answer.
 
-        Arguments and errors are those of `records`.
+        Args:
+            split: see `records`; None: the first of `splits`.
+            path: files to read in place of the hub; see `records`.
+
+        Raises:
+            UserError: see `records`, or an answer does not have its mark.
         """
+        split = self.splits[0] if split is None else split
         question, answer = self.columns
-        fields = Fields(question=question, answer=answer)
+        fields = Fields(question=question, answer=answer, answer_after=self.answer_after)
         return [row_from_record(record, fields) for record in self.records(split, path)]
 
     def records(self, split: str, path: str | Path = "") -> Iterator[Record]:

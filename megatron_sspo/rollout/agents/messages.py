@@ -112,16 +112,14 @@ def read_text(value: Any, place: str) -> str:
     """Reads a text, or the parts of one. Raises Refusal if it has images or other parts that are not text."""
     if value is None:
         return ""
-    if isinstance(value, list):
-        parts = [
-            part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in value
-        ]
-        if not all(isinstance(part, str) for part in parts):
-            raise Refusal(f"{place} must be text, or a list of parts of the type text")
-        value = "".join(parts)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    if not isinstance(value, str):
+    parts = [{"type": "text", "text": value}] if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(map(_is_text, parts)):
         raise Refusal(f"{place} must be text, or a list of parts of the type text")
-    return check_text(value, place)
+    return check_text("".join(part["text"] for part in parts), place)
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _call(call: Any, place: str) -> Call:

@@ -61,8 +61,6 @@ class Decoder:
 
     Args:
         model_path: a folder with `config.json` and the tokenizer's files. Weight files are not read.
-        device: the device for decoding.
-        dtype: the dtype of the weights.
 
     Raises:
         UserError: there is no `config.json` in the folder, or Transformers makes no model of it.

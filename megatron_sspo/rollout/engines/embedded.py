@@ -41,8 +41,7 @@ def engine(
         max_batch_size: the largest number of responses that are decoded at once.
 
     Raises:
-        UserError: there is no `config.json` in the folder, Transformers makes no model of it, or `max_batch_size` is
-            not positive.
+        UserError: there is no `config.json` in the folder, or Transformers makes no model of it.
     """
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
@@ -62,8 +61,6 @@ class EmbeddedEngine:
     replicated = True
 
     def __init__(self, decoder: Decoder, max_batch_size: int) -> None:
-        if max_batch_size < 1:
-            raise UserError(f"max_batch_size is {max_batch_size}: it must be at least 1")
         self._decoder = decoder
         self._max_batch_size = max_batch_size
 

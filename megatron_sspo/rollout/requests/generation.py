@@ -308,9 +308,7 @@ class ServedGeneration:
     """The groups of one call of `start`, generated in the engine's thread.
 
     Args:
-        requests: the requests to the servers.
         prompts: the prompts, one group each.
-        sampling: the sampling parameters.
         group_size: number of responses to each prompt.
         episodes: the environment's or the agent's episodes; None for single turns.
         submit: function that starts a coroutine in the engine's thread.

@@ -68,7 +68,6 @@ def build_servers(
     """Returns the servers of one machine, not started, each with its share of the GPUs.
 
     Args:
-        options: the options of the engine.
         model_path: folder with config.json and tokenizer.
         python: an interpreter with SGLang installed.
         key: the API key that the servers require.

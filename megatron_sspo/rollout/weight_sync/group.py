@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_h
 
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.ports import check_address
+from megatron_sspo.processes.surroundings import environment_with
 
 # The group's own timeout is longer than the timeouts of its work.
 _TIMEOUT = timedelta(seconds=300)
@@ -57,7 +57,7 @@ def join(address: str, port: int, size: int, name: str) -> Any:
     host = address if agree.is_main() else os.environ.get("MASTER_ADDR", address)
     store = dist.TCPStore(host, port, size, is_master=False, timeout=_TIMEOUT)  # pyright: ignore[reportPrivateImportUsage]
     make: Callable[..., Any] = _new_process_group_helper
-    with _environment(_WITHOUT_NCCL_WATCHDOG):
+    with environment_with(_WITHOUT_NCCL_WATCHDOG):
         group, _ = make(size, 0, [], Backend(backend()), PrefixStore(name, store), group_name=name, timeout=_TIMEOUT)
     _world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
     return group
@@ -93,18 +93,3 @@ def abort(group: Any) -> None:
         dist.destroy_process_group(group)
     elif end is not None:
         end(group)
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Sets environment variables inside, and restores them."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_sspo.files.reading import read_bytes
+from megatron_sspo.processes.surroundings import boot_id
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOST = "lost"  # in place of a boot's id: of the steps, only those that were flushed count
 
 
@@ -46,7 +46,7 @@ class Journal:
         every: int = 512 * 1024**2,
     ) -> None:
         self._flush, self._every = flush, every
-        self._boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
+        self._boot = boot_id()
         self.done = {number: progress for number, progress in self._read(path).items() if is_valid(number, progress)}
         self._changed = threading.Condition()
         self._unflushed, self._closed = 0, False

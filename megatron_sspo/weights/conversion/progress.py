@@ -14,7 +14,6 @@ class Meter:
     """A progress bar on stderr if it is a terminal, otherwise a line every few seconds. Threads may share it.
 
     Args:
-        title: the title.
         total: the number of bytes.
     """
 

@@ -35,6 +35,7 @@ _COMMON = "common.pt"
 _MAX_INDEX_BYTES = 4 * 1024**3  # bytes
 _BYTES_PER_SECOND = 1e6  # of an index that a slow machine reads
 _NONE_FILE = "nothing.distcp"  # a file of one record, an object that is None
+_MEMO_CODES = ("PUT", "BINPUT", "LONG_BINPUT")  # pickle's codes that put a value at a place of the memo
 _BACKENDS = {  # the content of metadata.json
     "sharded_backend": "torch_dist",
     "sharded_backend_version": 1,
@@ -156,17 +157,6 @@ def _check_files(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
             )
 
 
-_ARGUMENTS = {code.code.encode("latin-1")[0]: code.arg.n if code.arg else 0 for code in pickletools.opcodes}
-_WIDTHS = {  # of the length before an argument
-    pickletools.TAKEN_FROM_ARGUMENT1: 1,
-    pickletools.TAKEN_FROM_ARGUMENT4: 4,
-    pickletools.TAKEN_FROM_ARGUMENT4U: 4,
-    pickletools.TAKEN_FROM_ARGUMENT8U: 8,
-}
-_TWO_LINES = pickle.GLOBAL + pickle.INST
-_PUT, _LONG_BINPUT, _STOP = pickle.PUT[0], pickle.LONG_BINPUT[0], pickle.STOP[0]
-
-
 def _check_numbers(content: bytes) -> None:
     """Checks that no length and no number of the memo in a pickle is above the size of the pickle.
 
@@ -174,27 +164,10 @@ def _check_numbers(content: bytes) -> None:
 
     Raises:
         ValueError: one is, or the pickle is cut off.
-        LookupError: it has an unknown opcode.
     """
-    place, end, code = 0, len(content), None
-    while code != _STOP and place < end:
-        code, number = content[place], 0
-        size = _ARGUMENTS[code]
-        place += 1
-        if size == pickletools.UP_TO_NEWLINE:
-            for _ in range(1 + (code in _TWO_LINES)):
-                line, place = place, content.index(b"\n", place) + 1
-            if code == _PUT:
-                number = int(content[line:place])
-        elif size < 0:
-            width = _WIDTHS[size]
-            place += width + int.from_bytes(content[place : place + width], "little")
-        else:
-            if code == _LONG_BINPUT:
-                number = int.from_bytes(content[place : place + size], "little")
-            place += size
-        if number > end or place > end:
-            raise ValueError(f"what it has before byte {place:,} needs more than its own size")
+    for code, argument, place in pickletools.genops(content):  # which itself refuses a length beyond the end
+        if code.name in _MEMO_CODES and argument > len(content):
+            raise ValueError(f"it has the number {argument:,} at byte {place:,}, above its own size")
 
 
 class _Unpickler(pickle.Unpickler):
