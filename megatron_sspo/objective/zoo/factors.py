@@ -1,7 +1,6 @@
 """Factors that are numbers: a kernel of the sequence's ratio, and the gradient of a quadratic penalty."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +21,6 @@ class GammaKernel:
         ValueError: a number is negative or not finite.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ()
     k_pos: float = 2.0
     lambda_pos: float = 3.0
     k_neg: float = 3.0
@@ -31,6 +29,10 @@ class GammaKernel:
     def __post_init__(self) -> None:
         for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg"):
             check_number(self, name, lambda value: value >= 0, "a finite number of 0 or more")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ()
 
     def __call__(self, inputs: TokenInputs) -> Tensor:
         log_ratio = inputs.segments.spread(inputs.segments.sum(inputs.log_ratio))  # log W [T]
@@ -56,12 +58,15 @@ class QuadraticPenalty:
         ValueError: ε is not a finite number above 0.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ()
     eps: float = 12.5
     by_probability: bool = True
 
     def __post_init__(self) -> None:
         check_number(self, "eps", lambda value: value > 0, "a finite number above 0")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ()
 
     def __call__(self, inputs: TokenInputs) -> Tensor:
         if self.by_probability:

@@ -166,7 +166,7 @@ def _check_numbers(content: bytes) -> None:
         ValueError: one is, or the pickle is cut off.
     """
     for code, argument, place in pickletools.genops(content):  # which itself refuses a length beyond the end
-        if code.name in _MEMO_CODES and argument > len(content):
+        if code.name in _MEMO_CODES and argument is not None and argument > len(content):
             raise ValueError(f"it has the number {argument:,} at byte {place:,}, above its own size")
 
 
