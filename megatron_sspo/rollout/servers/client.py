@@ -103,12 +103,12 @@ class Client:
             self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
         timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
         async with self._session.request(method, self.url + path, json=content, timeout=timeout) as response:
-            content = bytearray()
+            answer = bytearray()
             async for part in response.content.iter_any():
-                content += part
-                if len(content) > _LONGEST_ANSWER:
+                answer += part
+                if len(answer) > _LONGEST_ANSWER:
                     raise ServerError(f"{self.url}{path} answered with more than {_LONGEST_ANSWER:,} bytes")
-            return response.status, content.decode("utf-8")
+            return response.status, answer.decode("utf-8")
 
     async def close(self) -> None:
         """Closes the session and its connections; later requests raise ServerError."""
