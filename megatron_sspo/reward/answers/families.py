@@ -81,8 +81,8 @@ def _read(text: str, value_of: Callable[[str], Fraction | None]) -> list[Class] 
 
 
 def _value_at(formula: str, letter: str, number: int, value_of: Callable[[str], Fraction | None]) -> Fraction | None:
-    without_commands = re.compile(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])")
-    return value_of(without_commands.sub(f"({number})", formula)) if without_commands.search(formula) else None
+    parameter = re.compile(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])")
+    return value_of(parameter.sub(f"({number})", formula)) if parameter.search(formula) else None
 
 
 def _are_same(golds: list[Class], answers: list[Class]) -> bool:
