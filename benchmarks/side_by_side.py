@@ -58,10 +58,10 @@ def print_table(title: str, results: Mapping[str, Mapping[str, float]], baseline
     """Prints a row per variant: time relative to `baseline`, seconds, memory, and its other numbers."""
     others = [key for key in next(iter(results.values())) if key not in ("seconds", "megabytes")]
     print(f"\n{title}")
-    print(f"{'':34}{'time':>8}{'seconds':>10}{'MB':>8}" + "".join(f"{key:>20}" for key in others))
+    print(f"{'':34}{'time':>8}{'seconds':>10}{'MB':>8}" + "".join(f"{key:>24}" for key in others))
     for variant, row in results.items():
         ratio = row["seconds"] / results[baseline]["seconds"] if baseline in results else float("nan")
-        cells = "".join(f"{row[key]:>20.1e}" for key in others)
+        cells = "".join(f"{row[key]:>24.1e}" for key in others)
         print(f"{variant:34}{ratio:>8.2f}{row['seconds']:>10.3f}{row['megabytes']:>8.0f}{cells}")
 
 
