@@ -1,8 +1,6 @@
 """Console output of a run: a progress bar on a terminal, one line per cycle elsewhere, and a table at the end."""
 
-import errno
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from megatron_sspo.files.writing import open_to_append
 
 LOG = "log.txt"  # in a run's folder
 
@@ -80,10 +80,7 @@ class Display:
 
     def _write(self, line: str) -> None:
         if self._log is not None:
-            if os.path.lexists(self._log) and not self._log.is_file():  # a pipe would block the run
-                raise OSError(errno.EINVAL, "it is not a regular file", str(self._log))
-            # a path in the line may have bytes that are not UTF-8
-            with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            with open_to_append(self._log) as file:
                 file.write(f"{line}\n")
 
 

@@ -35,7 +35,7 @@ def test_files_of_somebody_else_are_not_overwritten(tmp_path, name):
 
 def test_a_log_that_is_a_pipe_does_not_block_the_run(tmp_path):
     os.mkfifo(tmp_path / "log.txt")
-    with pytest.raises(UserError, match="it is not a regular file"), os_errors_as_user_errors():
+    with pytest.raises(UserError, match="it is a pipe, not a regular file"), os_errors_as_user_errors():
         Display(silent=True).log_to(tmp_path / "log.txt")
 
 
@@ -44,5 +44,5 @@ def test_a_log_that_becomes_a_pipe_does_not_block_the_run(tmp_path):
     display.log_to(tmp_path / "log.txt")
     (tmp_path / "log.txt").unlink()
     os.mkfifo(tmp_path / "log.txt")
-    with pytest.raises(UserError, match=r"log\.txt: it is not a regular file"), os_errors_as_user_errors():
+    with pytest.raises(UserError, match=r"log\.txt: it is a pipe, not a regular file"), os_errors_as_user_errors():
         display.log("a line")
