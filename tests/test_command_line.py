@@ -41,6 +41,23 @@ def test_the_version(capsys) -> None:
     assert capsys.readouterr().out == f"megatron-sspo {__version__}\n"
 
 
+def test_ctrl_c_while_the_modules_are_being_imported() -> None:
+    program = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "megatron_sspo.errors":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from megatron_sspo.__main__ import main
+sys.exit(main(["--help"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ModuleNotFoundError, RuntimeError])
 def test_an_interrupt_that_an_import_turned_into_another_error(monkeypatch, capsys, kind) -> None:
     def interrupted() -> None:
@@ -49,7 +66,7 @@ def test_an_interrupt_that_an_import_turned_into_another_error(monkeypatch, caps
         except KeyboardInterrupt as error:
             raise kind("could not import a module") from error
 
-    monkeypatch.setattr("megatron_sspo.__main__.prepare_process", interrupted)
+    monkeypatch.setattr("megatron_sspo.cli.command_line.prepare_process", interrupted)
     assert main(["new", "folder"]) == 130
     assert capsys.readouterr() == ("", "")
 
@@ -69,10 +86,12 @@ def test_a_machine_that_refuses_memory_a_thread_or_a_process(monkeypatch, capsys
     def refuse() -> None:
         raise error
 
-    monkeypatch.setattr("megatron_sspo.__main__.prepare_process", refuse)
+    monkeypatch.setattr("megatron_sspo.cli.command_line.prepare_process", refuse)
     assert main(["new", "folder"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("megatron-sspo: the machine has refused memory, a thread or a process in __main__.py, line")
+    assert said.startswith(
+        "megatron-sspo: the machine has refused memory, a thread or a process in command_line.py, line"
+    )
     assert said.count("\n") == 1 and "ulimit -u" in said
 
 
@@ -80,7 +99,7 @@ def test_another_error_keeps_its_traceback(monkeypatch) -> None:
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("megatron_sspo.__main__.prepare_process", fail)
+    monkeypatch.setattr("megatron_sspo.cli.command_line.prepare_process", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["new", "folder"])
 

@@ -23,7 +23,8 @@ from megatron_sspo.processes.watchdog import mark_progress
 from megatron_sspo.rollout.engine import Generation, RolloutEngine
 from megatron_sspo.rollout.requests.agents import Parsers
 from megatron_sspo.rollout.requests.format import RequestFormat
-from megatron_sspo.rollout.requests.generation import Requests, ServedGeneration
+from megatron_sspo.rollout.requests.generation import Requests
+from megatron_sspo.rollout.requests.groups import ServedGeneration
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.build import build_router, build_servers, has_grammars, server_dtype
 from megatron_sspo.rollout.servers.client import Client

@@ -1,0 +1,122 @@
+"""The groups of one call of the engine's `start`, generated side by side on SGLang's servers."""
+
+import asyncio
+import concurrent.futures
+import queue
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from megatron_sspo.agent.tasks import cancel
+from megatron_sspo.processes.watchdog import mark_progress
+from megatron_sspo.rollout.agents.episodes import AgentEpisodes
+from megatron_sspo.rollout.engine import NeedsWeights
+from megatron_sspo.rollout.requests.agents import ServedSampler
+from megatron_sspo.rollout.requests.episodes import ServedEpisodes
+from megatron_sspo.rollout.requests.generation import Requests
+from megatron_sspo.types import Prompt, RolloutGroup, Sampling
+
+_POLL_SECONDS = 0.5
+
+
+class ServedGeneration:
+    """The groups of one call of `start`, generated in the engine's thread.
+
+    Args:
+        prompts: the prompts, one group each.
+        group_size: number of responses to each prompt.
+        episodes: the environment's or the agent's episodes; None for single turns.
+        submit: function that starts a coroutine in the engine's thread.
+        restart_failed: function that restarts failed servers; `wait` calls it repeatedly.
+        await_any: function that waits until a server answers.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        group_size: int,
+        *,
+        episodes: ServedEpisodes | AgentEpisodes | None,
+        submit: Callable[[Coroutine[Any, Any, Any]], "concurrent.futures.Future[Any]"],
+        restart_failed: Callable[[], None],
+        await_any: Callable[[], None],
+    ) -> None:
+        self._requests, self._episodes = requests, episodes
+        self._restart_failed, self._await_any = restart_failed, await_any
+        self._num_left = len(prompts)
+        self._finished: queue.SimpleQueue[tuple[int, RolloutGroup] | BaseException] = queue.SimpleQueue()
+        self._submit, self._work = submit, submit(self._generate_all(prompts, sampling, group_size))
+
+    def wait(self) -> list[tuple[int, RolloutGroup]]:
+        """Waits for a group, and returns all completed groups, each with the index of its prompt.
+
+        Raises:
+            NeedsWeights: no server is left that holds the weights, and another one has come up.
+            UserError: a response cannot be generated, or too few servers are left.
+        """
+        found: list[tuple[int, RolloutGroup]] = []
+        while self._num_left and not found:
+            try:
+                self._take(found, self._finished.get(timeout=_POLL_SECONDS))
+                while True:
+                    self._take(found, self._finished.get_nowait())
+            except queue.Empty:
+                # The pool detects a server that hangs, and an agent has a time limit; an environment has none.
+                if self._requests.are_in_progress or not isinstance(self._episodes, ServedEpisodes):
+                    self._submit(_mark_progress())
+                self._restart_failed()
+                if not found and not self._requests.pool.ready():
+                    self._await_any()
+                    raise NeedsWeights from None
+        if found and not self._num_left:  # the last group is in the queue shortly before the coroutine ends
+            concurrent.futures.wait([self._work], timeout=_POLL_SECONDS)
+        return found
+
+    def cancel(self) -> None:
+        """Cancels the incomplete groups, and aborts their requests on the servers."""
+        self._num_left = 0
+        self._work.cancel()
+
+    @property
+    def is_done(self) -> bool:
+        """Returns whether no work of this generation is in progress."""
+        return self._work.done()
+
+    def _take(self, found: list[tuple[int, RolloutGroup]], item: tuple[int, RolloutGroup] | BaseException) -> None:
+        if isinstance(item, BaseException):
+            raise item
+        found.append(item)
+        self._num_left -= 1
+
+    async def _generate_all(self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int) -> None:
+        tasks = [
+            asyncio.create_task(self._generate_group(number, prompt, sampling, group_size))
+            for number, prompt in enumerate(prompts)
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        except Exception as error:
+            self._finished.put(error)
+        finally:
+            await cancel(tasks)
+
+    async def _generate_group(self, number: int, prompt: Prompt, sampling: Sampling, group_size: int) -> None:
+        response, episodes = self._requests.generate_response, self._episodes
+        if isinstance(episodes, AgentEpisodes):
+            samplers = [ServedSampler(self._requests, prompt.id, sampling, number) for _ in range(group_size)]
+            version = self._requests.pool.version or 0
+            group = await episodes.group(prompt, sampling, samplers, policy_version=version)
+            self._finished.put((number, group))
+            return
+        tasks = [asyncio.create_task(response(prompt, sampling, number, episodes)) for _ in range(group_size)]
+        try:
+            rollouts = await asyncio.gather(*tasks)
+        finally:
+            await cancel(tasks)
+        self._finished.put((number, RolloutGroup(prompt=prompt, rollouts=rollouts)))
+
+
+async def _mark_progress() -> None:
+    """Counts as progress, unless an environment blocks the engine's thread, where all timeouts are."""
+    mark_progress()
