@@ -7,7 +7,7 @@ import pytest
 
 _PROGRAM = """
 import concurrent.futures, multiprocessing, sys, threading, time
-from megatron_sspo import __main__
+from megatron_sspo.cli import command_line
 from megatron_sspo.processes import ending
 
 ending._END_SECONDS = 1.0
@@ -16,8 +16,8 @@ def run(_):
     LEAVE
     FINISH
 
-__main__._run = run
-sys.exit(__main__.main())
+command_line._run = run
+sys.exit(command_line.run())
 """
 _LEFT = {
     "thread": "threading.Thread(target=time.sleep, args=(1000,), name='sleeper').start()",
@@ -43,14 +43,16 @@ def test_what_user_code_leaves_does_not_delay_the_end(left: str, end: str, code:
 
 def test_a_command_that_leaves_nothing_starts_no_thread() -> None:
     program = _PROGRAM.replace("LEAVE", "pass").replace("FINISH", "return 0")
-    program = program.replace("sys.exit(__main__.main())", "__main__.main(); assert threading.active_count() == 1")
+    program = program.replace(
+        "sys.exit(command_line.run())", "command_line.run(); assert threading.active_count() == 1"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
 
 def test_a_program_that_calls_the_command_line_as_a_function_goes_on() -> None:
     program = _PROGRAM.replace("LEAVE", _LEFT["thread"]).replace("FINISH", "return 0")
     program = program.replace(
-        "sys.exit(__main__.main())", "__main__.main(); time.sleep(3); print('went on', flush=True)"
+        "sys.exit(command_line.run())", "command_line.run(); time.sleep(3); print('went on', flush=True)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout == "went on\n" and "sleeper" in done.stderr
