@@ -11,7 +11,7 @@ from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.checkpoint.state import State, begin_checkpoint, describe_checkpoint, finish_checkpoint
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.watchdog import Watchdog
+from megatron_sspo.processes.watch.watchdog import Watchdog
 
 
 class CheckpointWriter:

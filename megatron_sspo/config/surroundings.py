@@ -10,6 +10,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.stop import SIGNALS
+from megatron_sspo.processes.watch.progress import watched_user_call
 
 _TORCH: dict[str, tuple[Callable[[Any], str], str, str]] = {  # how it is read, its value after an import, the remedy
     "default dtype": (
@@ -46,7 +47,7 @@ _WATCHED = {
 
 @contextmanager
 def surroundings_kept(what: str) -> Iterator[None]:
-    """A context manager for code that may be the user's and shares the process with the trainer.
+    """A context manager for code that may be the user's and shares the process with the trainer. Its time is limited.
 
     Raises:
         UserError: something is not as before, with which the trainer would go on: the working folder, where the run's
@@ -56,7 +57,8 @@ def surroundings_kept(what: str) -> Iterator[None]:
     """
     folder, before = _working_folder(), _torch_modes()
     check_signals = _signals_kept(what) if threading.current_thread() is threading.main_thread() else None
-    yield
+    with watched_user_call(what):
+        yield
     if check_signals is not None:  # only the main thread can change handlers
         check_signals()
     if folder and (now := _working_folder()) != folder:

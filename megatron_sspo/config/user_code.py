@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from megatron_sspo.config.naming import describe_value, one_line, shorten
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.watch.progress import watched_user_call
 
 _LONGEST_ERROR = 1000  # characters of an exception's text
 _PACKAGE = f"{Path(__file__).parents[1]}/"
@@ -72,7 +73,7 @@ def _end_fork(error: BaseException | None) -> NoReturn:
 
 def call_user_code(function: Callable[[], Any], what: str) -> Any:
     """Calls a function without arguments that may be the user's, such as `close`: see `user_code_errors`."""
-    with user_code_errors(what):
+    with watched_user_call(what), user_code_errors(what):
         return function()
 
 

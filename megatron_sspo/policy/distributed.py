@@ -16,8 +16,8 @@ from torch.distributed.rendezvous import rendezvous
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.policy.with_cuda.device import local_device
 from megatron_sspo.processes import agree, stop
-from megatron_sspo.processes.control_store import ControlStore
-from megatron_sspo.processes.watchdog import Ranks, Watchdog
+from megatron_sspo.processes.watch.control_store import ControlStore
+from megatron_sspo.processes.watch.watchdog import Ranks, Watchdog
 from megatron_sspo.run import Parallel, Run
 
 _JOIN_SECONDS = 1800.0  # in which all processes have to join, for programs that have no `Run.distributed_timeout`

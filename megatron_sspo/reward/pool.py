@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from megatron_sspo.processes.parent import exit_with_parent
+from megatron_sspo.processes.watch.progress import wait_for_results
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -90,7 +91,7 @@ class DeadlinePool(Generic[Item, Result]):
                 futures.append(Future())
                 self._tasks.put((item, futures[-1]))
         try:
-            return [future.result() for future in futures]
+            return wait_for_results(futures)
         finally:
             for future in futures:  # after an error or Ctrl-C, waiting items do not start
                 future.cancel()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.watch.progress import wait_for_results
 from megatron_sspo.sandbox.types import Case, Runner, Verdict
 
 _MAX_LATENCIES = 10_000
@@ -32,7 +33,7 @@ class SandboxPool:
         """Returns the verdicts on (program, tests, cases), in order."""
         futures = [self._threads.submit(self._check, *check) for check in checks]
         try:
-            return [future.result() for future in futures]
+            return wait_for_results(futures)
         finally:
             for future in futures:  # after an error or Ctrl-C, waiting checks do not start
                 future.cancel()

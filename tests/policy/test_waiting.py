@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from megatron_sspo.processes.ports import free_port
-from megatron_sspo.processes.watchdog import HUNG
+from megatron_sspo.processes.watch.watchdog import HUNG
 
 pytestmark = pytest.mark.slow
 

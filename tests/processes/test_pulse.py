@@ -9,7 +9,7 @@ from pathlib import Path
 _PROGRAM = """
 import os, time
 from pathlib import Path
-from megatron_sspo.processes.pulse import Pulse
+from megatron_sspo.processes.watch.pulse import Pulse
 
 signals, _ = os.pipe()
 pulse = Pulse(signals, log=Path("log.txt"), what="rank 0", timeout=1.0, stop_timeout=1.0, reports=None, exit_code=87)
@@ -29,7 +29,7 @@ print(Path(f"/proc/self/task/{os.getpid()}/children").read_text(), end="went on"
 _ENDED = """
 import os
 from pathlib import Path
-from megatron_sspo.processes.pulse import Pulse
+from megatron_sspo.processes.watch.pulse import Pulse
 
 signals, _ = os.pipe()
 Pulse(signals, log=Path("log.txt"), what="rank 0", timeout=60.0, stop_timeout=60.0, reports=None, exit_code=87)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.processes.ports import free_port
-from megatron_sspo.processes.watchdog import HUNG
+from megatron_sspo.processes.watch.watchdog import HUNG
 
 pytestmark = pytest.mark.slow
 
@@ -133,10 +133,17 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path: Path) -> None:
     assert found[0][0] == -signal.SIGKILL and found[1][0] not in (0, -signal.SIGKILL)
 
 
-@pytest.mark.parametrize("scenario", ["wait_with_beats", "wait_patiently"])
+def test_code_of_the_users_that_loops_without_end_ends_the_run(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with ranks("never_return_to_rank_0", log, timeout=4) as processes:
+        assert_hung(ends(processes), log, "MyReward.score has not returned for 4 s (distributed_timeout=4; raise it")
+    assert "in never_return_to_rank_0" in log.read_text()
+
+
+@pytest.mark.parametrize("scenario", ["wait_with_beats", "wait_patiently", "call_with_marks"])
 def test_what_is_slow_and_healthy_is_left_alone(tmp_path: Path, scenario: str) -> None:
     log = tmp_path / "log.txt"
-    with ranks(scenario, log, timeout=4 if scenario == "wait_with_beats" else 1000, stop_timeout=10) as processes:
+    with ranks(scenario, log, timeout=1000 if scenario == "wait_patiently" else 4, stop_timeout=10) as processes:
         if scenario == "wait_patiently":
             for process in processes:
                 process.send_signal(signal.SIGTERM)

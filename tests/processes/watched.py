@@ -11,8 +11,9 @@ from pathlib import Path
 import torch.distributed as dist
 
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.control_store import ControlStore
-from megatron_sspo.processes.watchdog import Ranks, Watchdog, mark_progress
+from megatron_sspo.processes.watch.control_store import ControlStore
+from megatron_sspo.processes.watch.progress import mark_progress, watched_user_call
+from megatron_sspo.processes.watch.watchdog import Ranks, Watchdog
 
 scenario, log, timeout, stop_timeout = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -78,6 +79,26 @@ def wait_with_beats() -> None:
 
         threading.Thread(target=serve).start()
         done.wait()
+    agree.barrier()
+
+
+def never_return_to_rank_0() -> None:
+    """Loops in Python in code of the user's on rank 0; the stack of its main thread changes all the time."""
+    if rank == 0:
+        with watched_user_call("MyReward.score"):
+            while True:
+                sum(range(1000))
+    agree.barrier()
+
+
+def call_with_marks() -> None:
+    """Runs code of the user's for longer than the timeout, which marks its progress."""
+    if rank == 0:
+        with watched_user_call("MyReward.score"):
+            for end in [time.monotonic() + seconds for seconds in range(7)]:
+                while time.monotonic() < end:
+                    sum(range(1000))
+                mark_progress()
     agree.barrier()
 
 

@@ -1,7 +1,6 @@
 """Ends a run that hangs, with the stack of every rank in its log, and ends the other ranks if one rank has failed."""
 
 import contextlib
-import itertools
 import math
 import os
 import signal
@@ -17,8 +16,9 @@ from types import FrameType
 from typing import Any
 
 from megatron_sspo.processes import agree, local
-from megatron_sspo.processes.control_store import ControlStore, RanksStatus
-from megatron_sspo.processes.pulse import Pulse
+from megatron_sspo.processes.watch.control_store import ControlStore, RanksStatus
+from megatron_sspo.processes.watch.progress import last_mark, user_call
+from megatron_sspo.processes.watch.pulse import Pulse
 
 HUNG = 87  # exit code of a run that hangs
 _FAILED = 2  # exit code of a rank that ends because another rank has failed
@@ -28,22 +28,14 @@ _GRACE_SECONDS = 5.0  # time for the failed rank to end, and for the launcher to
 _SHUTDOWN_SECONDS = 8.0  # the part of the stop timeout that is reserved for writing stacks and ending
 _WRITE_SECONDS = 2.0  # after which a line is not waited for any more
 
-_progress_marks = itertools.count(1)
-_last_mark = 0
 
-
-def mark_progress() -> None:
-    """Counts as progress of this rank. Call it where the main thread waits for a server that answers or for a disk."""
-    global _last_mark
-    _last_mark = next(_progress_marks)
-
-
-@dataclass
+@dataclass(kw_only=True)
 class _Clock:
     """The times (`time.monotonic`) that the watchdog's decisions depend on."""
 
     progress: float  # the last time when any rank made progress
     own_progress: float
+    resumed: float  # when this process last continued after it was stopped
     neighbour: float  # the last time when the neighbouring rank sent a heartbeat
     store: float  # the last time when the store answered
     store_lost: float | None = None  # when the connection to the store broke
@@ -87,7 +79,8 @@ class Watchdog:
     """A context manager around a run on one rank; its thread watches the main thread and, by a store, the other ranks.
 
     A rank makes progress when the Python stack of its main thread changes or when it calls `mark_progress`. A rank that
-    waits for another rank makes no progress. The run hangs if no rank makes progress:
+    waits for another rank makes no progress. The run hangs if a call of the user's code (`watched_user_call`) neither
+    returns nor calls `mark_progress` for `timeout` seconds, or if no rank makes progress:
 
     * for `timeout` seconds;
     * after a stop signal, for `stop_timeout` seconds, or for twice the longest silence so far if that is longer: a step
@@ -127,7 +120,7 @@ class Watchdog:
         self._ranks, self._store, self._log = ranks, store, log
         self._timeout, self._stop_timeout, self._signals, self._report = timeout, stop_timeout, signals, report
         now = time.monotonic()
-        self._clock = _Clock(now, now, now, now)
+        self._clock = _Clock(progress=now, own_progress=now, resumed=now, neighbour=now, store=now)
         self._main_stack: Any = None  # the main thread's stack at the last check
         self._last_check = now
         self._interval = max(1.0, len(ranks.pids) / 256)  # longer with more ranks, because rank 0 answers them all
@@ -234,6 +227,7 @@ class Watchdog:
         seconds, self._last_check = now - self._last_check, now
         if seconds < _FROZEN_SECONDS:
             return
+        clock.resumed = now
         for name in ("progress", "own_progress", "neighbour", "store"):
             setattr(clock, name, getattr(clock, name) + seconds)
         clock.stop_requested_at = clock.stop_requested_at + seconds if clock.stop_requested_at is not None else None
@@ -247,7 +241,7 @@ class Watchdog:
 
     def _check_main_thread(self) -> None:
         now = time.monotonic()
-        stack = (_last_mark, tuple(_positions(sys._current_frames().get(self._main))))
+        stack = (last_mark(), tuple(_positions(sys._current_frames().get(self._main))))
         if stack != self._main_stack or now < self._clock.silence_allowed_until:
             self._main_stack, self._clock.own_progress = stack, now
 
@@ -266,6 +260,11 @@ class Watchdog:
             return self._store.ended
         if clock.store_lost is not None and now - clock.store_lost > _GRACE_SECONDS:
             return "failed", "rank 0 has ended"
+        if (call := user_call()) and now - max(call.began, last_mark(), clock.resumed) > self._timeout:
+            return "hung", (
+                f"{call.what} has not returned for {now - call.began:.0f} s (distributed_timeout={self._timeout:g}; "
+                "raise it if that is too short for it)"
+            )
         silence = now - max(clock.progress, clock.own_progress if self._store is None else 0.0)
         if silence > self._timeout:
             return "hung", f"no rank has made progress for {silence:.0f} s (distributed_timeout={self._timeout:g})"
