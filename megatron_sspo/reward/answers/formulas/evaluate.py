@@ -184,20 +184,25 @@ def _names(tree: Tree) -> set[str]:
         return set()
     if tree[0] == "variable":
         return {tree[1]}
-    return {name for part in tree[1:] if not isinstance(part, str) for name in _names(part)}
+    own = {f"{tree[1]}()"} if tree[0] == "unknown" else set[str]()
+    return own | {name for part in tree[1:] if not isinstance(part, str) for name in _names(part)}
 
 
 def _points(names: list[str]) -> Iterator[dict[str, Value]]:
     """Yields values of the variables: positive ones first, then of both signs. Without variables, one empty point."""
-    import mpmath
-
     for number in range(_POINTS if names else 1):
         point: dict[str, Value] = {}
         for name in names:
             draw = random.Random(f"{name} {number}")
-            size = mpmath.mpf(3) / 10 + mpmath.mpf(draw.getrandbits(150)) / 2**150 * 8 / 5
+            size = _draw_size(draw)
             point[name] = -size if number == 3 or (number == 2 and draw.random() < 0.5) else size
         yield point
+
+
+def _draw_size(draw: random.Random) -> Value:
+    import mpmath
+
+    return mpmath.mpf(3) / 10 + mpmath.mpf(draw.getrandbits(150)) / 2**150 * 8 / 5
 
 
 def _far_points(names: list[str]) -> Iterator[dict[str, Value]]:
@@ -359,6 +364,16 @@ def _binomial(top: Value, bottom: Value) -> Value:
     return Fraction(math.comb(int(top), int(bottom)))
 
 
+def _unknown(name: str, operand: Value) -> Value:
+    """Returns a value of a function of which only its name is known: the same for the same operand."""
+    import mpmath
+
+    if not _is_real(operand):
+        raise UncertainError
+    operand = mpmath.nstr(_to_float(operand).real, _DIGITS // 2)
+    return _draw_size(random.Random(f"{name} {operand}"))
+
+
 def _log(base: Value, operand: Value) -> Value:
     return _call("ln", operand) / _call("ln", base)
 
@@ -419,4 +434,5 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
     "binomial": _binomial,
     "log": _log,
     "call": _call,
+    "unknown": _unknown,
 }
