@@ -158,8 +158,8 @@ class _Parser:
                 return ("multiply", base, ("divide", ("constant", "pi"), Fraction(180)))
             start = self._position
             exponent = self._read_exponent()
-            if base in _NAMED and self.next == "(":  # f^{-1}(x)
-                name = base[1] + "".join(self._tokens[start : self._position])
+            if isinstance(base, tuple) and base in _NAMED and self.next == "(":  # f^{-1}(x)
+                name = f"{base[1]}" + "".join(self._tokens[start : self._position])
                 return ("unknown", name, self._read_group())
             base = ("power", base, exponent)
         if self.next in ("^", "_", "!"):
