@@ -104,3 +104,72 @@ def test_vectors(gold: str, answer: str, right: bool) -> None:
 )
 def test_exceptions_and_derivatives(gold: str, answer: str, right: bool) -> None:
     assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        (r"x=y=z=0", r"(0,0,0)", True),
+        (r"x=y=z=0", r"x=0, y=0, z=0", True),
+        (r"x=y=z=0", r"(0,0)", False),
+        (r"(1,1,2)", r"a=b=1, c=2", True),
+        (r"(1,1,2)", r"a=c=1, b=2", False),
+        (r"a=b=0 or a=b=2", r"(2,2),(0,0)", True),
+        (r"a=b=0 or a=b=2", r"(0,2)", False),
+        (r"S=x=5", r"5", True),
+        (r"(2t,3t), t\in\mathbb{R}", r"(2t,3t)", True),
+        (r"(2t,3t), t\in\mathbb{R}", r"(2s,3s), s\in\mathbb{R}", True),
+        (r"(2t,3t), t\in\mathbb{R}", r"(3s,2s), s\in\mathbb{R}", False),
+        (r"(n,n+1), n\in\mathbb{N}", r"(k,k+1)", True),
+        (r"(n,n+1), n\in\mathbb{N}", r"(k,k+2)", False),
+        (r"n=2^k, k\ge 1", r"n=2^m \text{ for } m\ge 1", True),
+        (r"n=2^k, k\ge 1", r"n=2^m \text{ for } m\ge 0", False),
+        (r"n\equiv 1\pmod 4", r"n=4k+1", True),
+        (r"n\equiv 1\pmod 4", r"n=4n+1", False),
+        (r"n\equiv 1\pmod 4", r"n=4k+3", False),
+        (r"x=2 \text{ (double root)}", r"2", True),
+        (r"\frac{1}{x-1}, x\ne 1", r"\frac{1}{x-1}", True),
+        (r"\frac{1}{x-1}, x\ne 1", r"\frac{1}{x-1}, x\ne 2", False),
+    ],
+)
+def test_names_and_parameters_in_other_forms(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        (r"\{(x,y): x^2+y^2=1\}", r"\{(x,y)\in\mathbb{R}^2 \mid x^2+y^2=1\}", True),
+        (r"\{(x,y): x^2+y^2=1\}", r"\{(x,y) \mid x^2-y^2=1\}", False),
+        (r"\{n\in\mathbb{Z}: n>2\}", r"\{n\in\mathbb{Z}\mid n>2\}", True),
+        (r"\{n\in\mathbb{Z}: n>2\}", r"\{n\in\mathbb{R}\mid n>2\}", False),
+        (r"\mathbb{Z}_6", r"\mathbb{Z}/2\mathbb{Z} \times \mathbb{Z}_3", True),
+        (r"\mathbb{Z}_4", r"\mathbb{Z}_2 \times \mathbb{Z}_2", False),
+        (r"\mathbb{Z}^2", r"\mathbb{Z}\oplus\mathbb{Z}", True),
+        (r"\mathbb{Z}\oplus(\mathbb{Z}/2)^2", r"\mathbb{Z}_2^2 \times \mathbb{Z}", True),
+        (r"\mathbb{Z}\oplus\mathbb{Z}_2", r"\mathbb{Z}\oplus\mathbb{Z}_3", False),
+        (r"\text{span}\{(1,1)\}", r"\operatorname{span}\{(1,1)\}", True),
+        (r"\sum_{n=0}^{\infty} x^n", r"\sum_{k=0}^{\infty} x^k", True),
+        (r"\sum_{n=0}^{\infty} x^n", r"\sum_{k=0}^{\infty} x^n", False),
+        (r"\sum_{i=1}^n a_i", r"\sum_{j=1}^n b_j", False),
+        (r"4th", r"4^{\text{th}}", True),
+        (r"4th", r"fourth", True),
+        (r"4th", r"4", True),
+        (r"4th", r"fourteenth", False),
+        (r"21st", r"twenty-first", True),
+        (r"third", r"1/3", False),
+        (r"1/3", r"third", False),
+        (
+            r"\begin{cases}1&n\text{ even}\\0&n\text{ odd}\end{cases}",
+            r"\begin{cases}0&\text{if }n\text{ is odd}\\1&\text{for even }n\end{cases}",
+            True,
+        ),
+        (
+            r"\begin{cases}1&n\text{ even}\\0&n\text{ odd}\end{cases}",
+            r"\begin{cases}1&\text{if }n\text{ is odd}\\0&\text{for even }n\end{cases}",
+            False,
+        ),
+    ],
+)
+def test_notations_of_sets_groups_and_ordinals(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right

@@ -24,7 +24,7 @@ from megatron_sspo.reward.answers.quantities.number import read_number
             "2^10",
             "3!!",
             "x^2^2",
-            "f(x+1)",
+            "P(1+r)",
             "1 2",
             "5 5",
             "x=5",

@@ -166,6 +166,11 @@ _SET_OF_EQUATION = re.compile(
 _SET_OF_MULTIPLES = re.compile(  # \{2k\pi \mid k \in \mathbb{Z}\}
     r"^\\?\{((?:[^{}|:;,=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*)[|:]\s*([a-z]\s*\\in\s*(?:\\mathbb\{Z\}|Z))\s*\\?\}$"
 )
+# \{(x,y) \in \mathbb{R}^2 : x^2 + y^2 = 1\}, and other sets with a colon
+_SET_OF_POINTS = re.compile(
+    r"^(\\?\{(?:[^{}:|=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*?(?:\s*\\in\s*\\mathbb\{[NZQ]\})?)"
+    r"\s*(?:\\in\s*\\mathbb\{R\}(?:\^(?:[0-9n]|\{[0-9n]\}))?\s*)?[:|]\s*"
+)
 _MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*\\in(?![A-Za-z])\s*")
 _ALL = re.compile(r"^(?:for\s+)?all\s+(?:real\s+)?(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))", re.IGNORECASE)
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
@@ -271,7 +276,7 @@ def clean(text: str) -> str:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
         text = _SET_OF_MULTIPLES.sub(r"\1, \2", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
-        text = _MEMBER_OF.sub("", text)
+        text = _SET_OF_POINTS.sub(r"\1| ", _MEMBER_OF.sub("", text))
     if "\\circ" in text and "'" in text:
         text = respell_arc(text)
     return respell_whole(respell_numerals(text.rstrip(" .,;:\\").strip()))

@@ -19,6 +19,7 @@ from megatron_sspo.reward.answers.names import (
     without_parameters,
 )
 from megatron_sspo.reward.answers.notations.chemistry import is_same_substance
+from megatron_sspo.reward.answers.notations.groups import is_same_group
 from megatron_sspo.reward.answers.notations.permutations import is_same_permutation
 from megatron_sspo.reward.answers.quantities.number import read_number
 from megatron_sspo.reward.answers.quantities.units import read_sum, total_of
@@ -31,6 +32,7 @@ from megatron_sspo.reward.answers.rows import (
     read_components,
     read_coordinates,
     read_matrix,
+    spread_chains,
 )
 from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
 from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union
@@ -44,8 +46,15 @@ from megatron_sspo.reward.answers.values import (
     is_same_or_rounded,
     normalize,
 )
-from megatron_sspo.reward.answers.words.remarks import drop_domain, drop_remark, drop_steps, drop_whole
+from megatron_sspo.reward.answers.words.remarks import (
+    drop_domain,
+    drop_multiplicity,
+    drop_remark,
+    drop_steps,
+    drop_whole,
+)
 from megatron_sspo.reward.answers.words.restated import split_restatement
+from megatron_sspo.reward.answers.words.spelled import is_same_ordinal
 from megatron_sspo.reward.answers.words.times import is_same_time, read_date
 
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
@@ -95,7 +104,12 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return True
     if contradicts(gold, answer):
         return False
+    gold = drop_multiplicity(gold)
     answer = drop_whole(gold, drop_domain(gold, drop_remark(gold, drop_steps(gold, answer))))
+    if "\\ne" in gold and "\\ne" not in answer:
+        gold = drop_domain(answer, gold)
+    if (is_same := is_same_ordinal(gold, answer)) is not None:
+        return is_same
     if (parts := split_restatement(answer)) and not split_restatement(gold):
         verdict = _compare_restated(gold, *parts, formulas)
         if verdict is not False:
@@ -103,7 +117,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     if _RANGE.fullmatch(gold) and not _RANGE.fullmatch(answer):
         return False  # 10-12 is no difference
     answer = _in_spelling_of(gold, answer)
-    for is_same_notation in (is_same_congruence, is_same_permutation, is_same_substance):
+    for is_same_notation in (is_same_congruence, is_same_group, is_same_permutation, is_same_substance):
         if (is_same := is_same_notation(gold, answer)) is not None:
             return is_same
     if is_family(gold, answer) and (formulas is None or is_same_family(gold, answer, formulas.value_of)):
@@ -207,6 +221,7 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     if (inequalities[0] or _INTERVAL.match(gold)) and (inequalities[1] or _INTERVAL.match(answer)):
         gold, answer = (found[1] if found else text for found, text in zip(inequalities, (gold, answer), strict=True))
     gold, answer = (multiply_point(as_points(text)) for text in (gold, answer))
+    gold, answer = spread_chains(gold, answer)
     assignments = read_coordinates(gold), read_coordinates(answer)
     if assignments != (None, None):
         return _compare_assignments(gold, answer, assignments, formulas)

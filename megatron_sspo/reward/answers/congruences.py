@@ -13,6 +13,7 @@ _FAMILY = re.compile(
     r"(?:(?P<name>[A-Za-z])\s*=\s*)?(?:(?P<modulus>[0-9]{1,18})(?P<letter>[a-z])\s*(?P<end>[-+]\s*[0-9]{1,18})?|"
     r"(?P<start>-?[0-9]{1,18})\s*\+\s*(?P<step>[0-9]{1,18})(?P<counter>[a-z]))"
 )
+_LETTERS = frozenset("klmn")  # of a parameter that is not declared
 
 
 def is_same_congruence(gold: str, answer: str) -> bool | None:
@@ -41,8 +42,9 @@ def _read(text: str) -> tuple[str, set[int], int] | None:
             residues |= {-residue for residue in residues}
     else:
         parameter = INTEGER_PARAMETER.search(text)
-        match = _FAMILY.fullmatch(text[: parameter.start()].strip()) if parameter else None
-        if parameter is None or match is None or (match["letter"] or match["counter"]) not in parameter.groups():
+        match = _FAMILY.fullmatch(text[: parameter.start()].strip() if parameter else text)
+        letter = (match["letter"] or match["counter"]) if match else ""
+        if match is None or letter not in (parameter.groups() if parameter else _LETTERS - {match["name"]}):
             return None
         residues = {int((match["start"] or match["end"] or "0").replace(" ", ""))}
         modulus = match["modulus"] or match["step"]

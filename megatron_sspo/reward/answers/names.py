@@ -63,6 +63,12 @@ _NATURAL_PARAMETER = re.compile(
     r"(?:integer|number))|(positive|non-?negative|natural)\s+(?:integer|number)s?\s+([a-z]))\s*\)?$"
 )
 _NATURAL_SETS = {r"\mathbb{N}": "natural", r"\mathbb{N}^*": "positive", r"\mathbb{Z}^+": "positive"}
+_INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|ne)(?![A-Za-z])")
+# k \ge 1, for all m > 0
+_BOUNDED_PARAMETER = re.compile(
+    r"(?:\s*[,;(]\s*(?:(?:for|where|with)\s+)?|\s+(?:for|where|with)\s+)(?:(?:all|any|every|each|some)\s+)?(?:integers?\s+)?"
+    r"([k-nr-t])\s*(>|\\ge(?![A-Za-z]))\s*([0-9]+)\s*\)?$"
+)
 # for all real x, after a function; (n \\in \\mathbb{N}^*), after a sequence
 _ANY_ARGUMENT = re.compile(
     r"(?:\s*[,;(]?\s*(?:for\s+(?:all|any|every|each|some)|\\forall|where)\s+(?:real\s+)?(?:(?:number|constant)s?\s+)?"
@@ -179,17 +185,17 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
     if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
         gold, answer = _ANY_INDEX.sub("", gold), _ANY_INDEX.sub("", answer)
-    if "=" in gold or "=" in answer:
+    if "=" in gold or "=" in answer or gold.startswith("("):
         stated, found = _ANY_ARGUMENT.search(gold), _ANY_ARGUMENT.search(answer)
         gold, answer = _without_argument(gold), _without_argument(answer)
         own, other = letters_of(answer) - letters_of(gold), letters_of(gold) - letters_of(answer)
         if len(own) == len(other) == 1 and found and found[1] in own and (stated or other <= set("cCkK")):
-            answer = _with_letter(answer, found[1], min(other))  # any constant k, for any constant c
+            answer = with_letter(answer, found[1], min(other))  # any constant k, for any constant c
     functions = _FUNCTION.match(gold), _FUNCTION.match(answer)
     if functions[0] and functions[1] and functions[0][1] == functions[1][1]:
-        answer = _with_letter(answer, functions[1][2], functions[0][2])
+        answer = with_letter(answer, functions[1][2], functions[0][2])
     answer = respell_constants(gold, answer)
-    gold, answer = _without_natural_parameters(gold, answer)
+    gold, answer = _without_bounds(*_without_natural_parameters(gold, answer))
     stated, found = INTEGER_PARAMETER.search(gold), INTEGER_PARAMETER.search(answer)
     letters = [match and (match[1] or match[2]) for match in (stated, found)]
     bare_gold, bare_answer = (
@@ -204,17 +210,33 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     if letters[1] and not letters[0] and len(own) == 1 and own < set("klmn"):
         letters[0] = min(own)
     if letters[0] and letters[1]:
-        bare_answer = _with_letter(bare_answer, letters[1], letters[0])
+        bare_answer = with_letter(bare_answer, letters[1], letters[0])
     return bare_gold, bare_answer
 
 
 def _without_natural_parameters(gold: str, answer: str) -> tuple[str, str]:
     """Returns both texts without `k \\in \\mathbb{N}`, with one letter, if both have a parameter of the same set."""
     stated, found = _NATURAL_PARAMETER.search(gold), _NATURAL_PARAMETER.search(answer)
+    if stated and not found and gold.startswith("("):  # (n, n + 1), as (k, k + 1)
+        gold = gold[: stated.start()]
+        own, other = letters_of(answer) - letters_of(gold), stated[1] or stated[5]
+        own = own & set("klmn")
+        return gold, with_letter(answer, min(own), other) if len(own) == 1 else answer
     if not stated or not found or _natural_set(stated) != _natural_set(found) or not (stated.start() and found.start()):
         return gold, answer
     letters = [match[1] or match[5] for match in (stated, found)]
-    return gold[: stated.start()], _with_letter(answer[: found.start()], letters[1], letters[0])
+    return gold[: stated.start()], with_letter(answer[: found.start()], letters[1], letters[0])
+
+
+def _without_bounds(gold: str, answer: str) -> tuple[str, str]:
+    """Returns both texts without `k \\ge 1`, with one letter, if both have a parameter with the same bound."""
+    stated, found = _BOUNDED_PARAMETER.search(gold), _BOUNDED_PARAMETER.search(answer)
+    if not stated or not found or stated.group(2, 3) != found.group(2, 3) or not (stated.start() and found.start()):
+        return gold, answer
+    bare, other = gold[: stated.start()], answer[: found.start()]
+    if stated[1] not in letters_of(bare) or found[1] not in letters_of(other) or _INEQUALITY.search(bare + other):
+        return gold, answer
+    return bare, with_letter(other, found[1], stated[1])
 
 
 def _natural_set(parameter: re.Match[str]) -> str:
@@ -229,7 +251,7 @@ def _without_argument(text: str) -> str:
     return text[: match.start()] if match and match[1] in letters_of(text[: match.start()]) else text
 
 
-def _with_letter(text: str, letter: str, other: str) -> str:
+def with_letter(text: str, letter: str, other: str) -> str:
     """Returns a text with another letter for a variable, unless that letter is in it already."""
     if letter == other or other in letters_of(text):
         return text

@@ -5,8 +5,9 @@ A function of several cases is such as `\\begin{cases} x & x > 0 \\\\ -x & x \\l
 
 import re
 
-from megatron_sspo.reward.answers.answer import split_list
+from megatron_sspo.reward.answers.answer import split_equation, split_list
 from megatron_sspo.reward.answers.names import read_assignments
+from megatron_sspo.reward.answers.notations.sets import respell_whole
 from megatron_sspo.reward.answers.quantities.number import read_number
 
 _MATRIX = re.compile(
@@ -16,6 +17,7 @@ _END_OF_ROW = re.compile(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![A-Za-z])")
 
 # (x, y) = (1, 2)
 _COORDINATE = r"\s*(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[^{}]*\}))?\s*"
+_NAME = re.compile(_COORDINATE)
 _COORDINATES = re.compile(rf"^\(({_COORDINATE}(?:,{_COORDINATE})+)\)\s*=\s*(?=\()")
 _WHOLE_IN_BRACKETS = re.compile(r"^\s*(?:\(|\\\{)([^(){}]*)(?:\)|\\\})\s*$")
 
@@ -78,11 +80,43 @@ def read_coordinates(text: str) -> dict[str, str] | None:
     return dict(sorted(found.items())) if all(len(name) == 1 for name in found) else found
 
 
+def spread_chains(gold: str, answer: str) -> tuple[str, str]:
+    """Returns both texts with `x = 0, y = 0` for `x = y = 0`, if each then has a value for each of the same names.
+
+    A side may also be a point of as many coordinates.
+    """
+    spread = _spread(gold), _spread(answer)
+    if spread == (gold, answer):
+        return gold, answer
+    counts = [_count_coordinates(text) for text in spread]
+    return spread if counts[0] == counts[1] > 1 else (gold, answer)
+
+
+def _spread(text: str) -> str:
+    if text.count("=") < 2 or " or " in text:
+        return text
+    brackets, items = split_list(text, thousands=False)
+    found: list[str] = []
+    for item in items:
+        *names, value = split_equation(item)
+        is_chain = len(names) > 1 and all(map(_NAME.fullmatch, names)) and not _NAME.fullmatch(value)
+        found += [f"{name} = {value}" for name in names] if is_chain else [item]
+    return ", ".join(found) if brackets in ("", "{}") and len(found) > len(items) else text
+
+
+def _count_coordinates(text: str) -> int:
+    named = read_coordinates(text)
+    if named is not None:
+        return len(named)
+    brackets, items = split_list(text, thousands=False)
+    return len(items) if brackets == "()" else 0
+
+
 def as_points(text: str) -> str:
     """Returns the points (1,2), (2,1) for `x = 1, y = 2 or x = 2, y = 1`; any other text as it is."""
     if " or " not in text or "=" not in text:
         return text
-    found = [read_coordinates(_WHOLE_IN_BRACKETS.sub(r"\1", part)) for part in text.split(" or ")]
+    found = [read_coordinates(_spread(_WHOLE_IN_BRACKETS.sub(r"\1", part))) for part in text.split(" or ")]
     if not all(found) or len({tuple(named or ()) for named in found}) > 1:
         return text
     return ", ".join(f"({','.join(named.values())})" for named in found if named)
@@ -130,7 +164,7 @@ def read_cases(text: str) -> tuple[str, list[tuple[str, str]]] | None:
     rows = [row.strip(" &\n").split("&") for row in match["rows"].split("\\\\") if row.strip()] if match else []
     if match is None or any(len(row) != 2 for row in rows):
         return None
-    pairs = [(row[0].strip(" ,;:\n"), _CONDITION.sub("", row[1].strip(" ,;.\n"))) for row in rows]
+    pairs = [(row[0].strip(" ,;:\n"), respell_whole(_CONDITION.sub("", row[1].strip(" ,;.\n")))) for row in rows]
     return match["name"] or "", pairs
 
 

@@ -38,7 +38,7 @@ _BETWEEN_DOTS = re.compile(r"\\dot\s*\{?([0-9])\}?([0-9]*)\\dot\s*\{?([0-9])\}?"
 _REPEATED = re.compile(r"(?<=[0-9.])\\(?:dot|bar|overline)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))")
 _DEGREE_LETTER = re.compile(r"(?<=[0-9})])\s*\^\s*(?:\{\s*o\s*\}|o(?![A-Za-z]))")
 _OPERATOR = re.compile(
-    r"\\(?:operatorname\*?|mathrm)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|cis|(?:arc|c)?tg|ln|log|exp|(?:gcd|max|min)(?=\s*\}\s*[({_|]))\s*\}"
+    r"\\(?:operatorname\*?|mathrm)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|cis|(?:arc|c)?tg|ln|log|exp|(?:gcd|lcm|max|min)(?=\s*\}\s*[({_|]))\s*\}"
 )
 _MODULUS = re.compile(r"\(\s*mod(?![A-Za-z])\s*([^()]*)\)")
 _SET_OF_NUMBERS = re.compile(
@@ -47,7 +47,7 @@ _SET_OF_NUMBERS = re.compile(
 _SPACES = re.compile(r"(?<!\\)\\[ ;:>]|\s+")
 _LAYOUT = re.compile(r"\\(?:left|middle|right|[Bb]igg?[lr]?)(?![A-Za-z])\.?|\\!")
 _TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|emph|bm|pmb|ensuremath|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+    r"\\(?:text(?:bf|it|rm|sf|sc|sl|tt|up|md|normal)?|math(?:rm|bf|it|sf|tt|normal|bin|rel|op)|[mh]box|operatorname\*?|emph|bm|pmb|ensuremath|boldsymbol|underline)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 )
 # The unit after a formula, in \mathrm or \text: a letter alone would be a factor.
 _UNIT_LETTER = re.compile(

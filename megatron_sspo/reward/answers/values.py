@@ -59,6 +59,13 @@ _SHORT_WORDS = frozenset(
     )
 )
 _LEFT_OUT = frozenset(("triangle", "function"))
+_ARTICLES = frozenset(("an", "the"))
+_TOKEN = re.compile(r"[^\W_]+|[-+*/=<>^_()%|]|(?<=[0-9A-Za-z)])!(?=.*[A-Za-z])")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+# Brackets without a sign inside and a power after, and those that no formula goes on beside: "isosceles (triangle)".
+_BRACKETS_OF_WORDS = re.compile(
+    r"\(([^-+*/^=<>(),]*)\)(?!\s*[\^!])|(?<![-+*/^0-9A-Za-z)])\(([^()]*)\)(?![-+*/^!0-9A-Za-z(])"
+)
 # A formula without any of these is no number.
 _KNOWN = re.compile(r"[0-9]|\\pi(?![A-Za-z])|(?<![A-Za-z\\])e(?![A-Za-z])")
 _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
@@ -254,9 +261,21 @@ def _are_same_words(gold: list[str], answer: list[str]) -> bool:
 
 
 def tokens_of(text: str) -> list[str]:
-    """Returns the words, numbers and signs of a text, in lower case and without articles."""
-    found = re.findall(r"[0-9a-z]+|[-+*/=<>^_]", re.sub(r"\\([A-Za-z]+)", r"\1", text).lower())
-    return [token for token in found if token not in ("a", "an", "the")]
+    """Returns the words, numbers and signs of a text without articles: words in lower case, single letters as they are.
+
+    Brackets count where they change a formula, as in `2(n+1)`, and not around a word.
+    """
+    text = _BRACKETS_OF_WORDS.sub(
+        lambda m: f" {m[1] or m[2] or ''} ", _BRACES.sub(r"(\1)", re.sub(r"\\([A-Za-z]+)", r"\1", text))
+    )
+    found = _TOKEN.findall(text)
+    if found[:1] == ["A"] and len(found) > 1:
+        found = found[1:]
+    return [
+        token if len(token) == 1 else token.lower()
+        for token in found
+        if token != "a" and token.lower() not in _ARTICLES
+    ]
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:

@@ -11,6 +11,12 @@ from megatron_sspo.reward.answers.answer import split_equation
 from megatron_sspo.reward.answers.compare import compare
 from megatron_sspo.reward.answers.formulas import evaluate
 from megatron_sspo.reward.answers.formulas.formula import FUNCTIONS, GREEK
+from megatron_sspo.reward.answers.symbols import (
+    are_in_other_order,
+    with_distinct_letters,
+    with_letter_of_sum,
+    with_letters_for_divisors,
+)
 
 # An answer such as 9^{9^9} is a number of gigabytes. The deadline bounds its time, and this limit its memory.
 _MEMORY_BYTES = 1024**3
@@ -69,7 +75,10 @@ class Formulas:
 
     def is_same(self, gold: str, answer: str) -> bool:
         """Returns whether two formulas are the same mathematical object."""
+        gold, answer = with_letters_for_divisors(gold, with_letter_of_sum(gold, answer))
         readings = _as_coefficient(gold), _as_coefficient(answer)
+        if are_in_other_order(gold, answer):
+            return _tokens(gold) == _tokens(answer)
         if readings != (gold, answer) and _compare_values(*readings):
             return True
         verdict = _compare_values(gold, answer)
@@ -82,7 +91,7 @@ class Formulas:
                 and _is_readable(answer)
                 and _unknown(gold) == _unknown(answer)
             )
-            return is_read and is_same_expression(gold, answer)
+            return is_read and is_same_expression(*with_distinct_letters(gold, answer))
         return verdict
 
     def value_of(self, text: str) -> Fraction | None:

@@ -34,6 +34,7 @@ _HOPELESS_FACTORIAL = 20_000
 _LARGEST_GAMMA = 100
 _POINTS = 4
 _FAR_SIZES = (11, -11, 1009, -1009)  # beyond these, an absolute value or the root of a square may change its sign
+_FAR = 100
 _LONGEST_ARITHMETIC = 100  # characters
 _ARITHMETIC = re.compile(r"(?:[-+*/().0-9{} ]|\\(?:times|cdot|div|frac)(?![A-Za-z]))+")
 
@@ -184,20 +185,25 @@ def _names(tree: Tree) -> set[str]:
         return set()
     if tree[0] == "variable":
         return {tree[1]}
-    return {name for part in tree[1:] if not isinstance(part, str) for name in _names(part)}
+    own = {f"{tree[1]}()"} if tree[0] == "unknown" else set[str]()
+    return own | {name for part in tree[1:] if not isinstance(part, str) for name in _names(part)}
 
 
 def _points(names: list[str]) -> Iterator[dict[str, Value]]:
     """Yields values of the variables: positive ones first, then of both signs. Without variables, one empty point."""
-    import mpmath
-
     for number in range(_POINTS if names else 1):
         point: dict[str, Value] = {}
         for name in names:
             draw = random.Random(f"{name} {number}")
-            size = mpmath.mpf(3) / 10 + mpmath.mpf(draw.getrandbits(150)) / 2**150 * 8 / 5
+            size = _draw_size(draw)
             point[name] = -size if number == 3 or (number == 2 and draw.random() < 0.5) else size
         yield point
+
+
+def _draw_size(draw: random.Random) -> Value:
+    import mpmath
+
+    return mpmath.mpf(3) / 10 + mpmath.mpf(draw.getrandbits(150)) / 2**150 * 8 / 5
 
 
 def _far_points(names: list[str]) -> Iterator[dict[str, Value]]:
@@ -249,6 +255,8 @@ class _Evaluation:
             return self._point[tree[1]]
         if tree[0] == "constant":
             return _constant(tree[1])
+        if tree[0] == "unknown":
+            return _unknown(tree[1], self.value(tree[2]), self._point[f"{tree[1]}()"])
         operands = [part if isinstance(part, str) else self.value(part) for part in tree[1:]]
         return _bounded(_OPERATIONS[tree[0]](*operands))
 
@@ -357,6 +365,25 @@ def _binomial(top: Value, bottom: Value) -> Value:
 
         return mpmath.binomial(top, bottom)
     return Fraction(math.comb(int(top), int(bottom)))
+
+
+def _unknown(name: str, operand: Value, at_point: Value) -> Value:
+    """Returns a value of a function of which only its name is known: the same for the same operand at a point.
+
+    Args:
+        name: the function's name.
+        operand: its operand.
+        at_point: what the point has for the function; where it is negative, so are half of the function's values, and
+            all of them where it is far from zero.
+    """
+    import mpmath
+
+    if not _is_real(operand):
+        raise UncertainError
+    operand = mpmath.nstr(_to_float(operand).real, _DIGITS // 2)
+    draw = random.Random(f"{name} {operand} {at_point}")
+    size = _draw_size(draw)
+    return -size if at_point < 0 and (at_point < -_FAR or draw.random() < 0.5) else size
 
 
 def _log(base: Value, operand: Value) -> Value:

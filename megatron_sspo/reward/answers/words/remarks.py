@@ -20,12 +20,14 @@ _PLACE = rf"{_SYMBOL}(?:\s*=\s*{_SYMBOL}){{0,3}}\s*=\s*{_VALUE}"
 _PLACES = rf"{_PLACE}(?:\s*(?:,|\band\b)\s*{_PLACE}){{0,3}}"
 _CONDITION = rf"(?:(?:which\s+is\s+)?(?:attained|achieved|reached|occurring)\s+)?(?:at|when|for)\s+{_PLACES}"
 _REASON = rf"(?:because|since|as)\s{_UNCHANGED}*"
+_OF_ROOT = r"(?:an?\s+)?(?:double|triple|repeated)\s+root|(?:with\s+)?multiplicity\s+[2-9]"
 _KIND = (
     r"(?:the\s+)?(?:(?:only|unique|one|minimum|maximum|minimal|maximal|smallest|largest|least|greatest|exact|final|total|"
     r"simplified|reduced|real|positive|possible|integer)\s+){0,4}"
     r"(?:only|unique|minimum|maximum|min|max|smallest|largest|exact|final|total|simplified|solution|value|answer|root|number)"
-    r"|(?:an?\s+)?(?:double|triple|repeated)\s+root|(?:with\s+)?multiplicity\s+[2-9]"
+    rf"|{_OF_ROOT}"
 )
+_MULTIPLICITY = re.compile(rf"\s*\(\s*(?:{_OF_ROOT})\s*\)$", re.IGNORECASE)
 _IN_BRACKETS = re.compile(
     rf"\s*\(\s*(?:{_CONDITION}|{_REASON}|(?:(?:which|this|it)\s+is\s+)?{_KIND})\s*\)$", re.IGNORECASE
 )
@@ -103,6 +105,11 @@ def drop_domain(gold: str, answer: str) -> str:
         return answer
     letter = re.compile(rf"(?<![A-Za-z\\]){match['letter']}(?![A-Za-z])")
     return answer[: match.start()] if letter.search(gold) and letter.search(answer[: match.start()]) else answer
+
+
+def drop_multiplicity(gold: str) -> str:
+    """Returns the root of a gold answer such as `x = 2 (double root)`; any other gold answer as it is."""
+    return _MULTIPLICITY.sub("", gold) if gold.endswith(")") else gold
 
 
 def drop_whole(gold: str, answer: str) -> str:

@@ -59,6 +59,31 @@ _IN_WORDS = re.compile(
     rf"(?=$|\s+(?!(?:{NUMERAL}|and|or|to|point|in|over|quarters?|hal(?:f|ves)|[a-z]+ths?|thirds?)\b)[A-Za-z\\])",
     re.IGNORECASE,
 )
+# 7th, 7^{th}, seventh
+_ORDINAL = re.compile(
+    r"(?:the\s+)?(?:(?P<digits>[0-9]{1,9})\s*(?:\^\s*)?(?:\{\s*)?(?:st|nd|rd|th)(?:\s*\})?|(?:(?P<tens>[a-z]+ty)[\s-])?(?P<word>[a-z]+))",
+    re.IGNORECASE,
+)
+_ORDINALS = (
+    {word if word.endswith("th") else f"{word}th": value for word, value in _ONES.items() if value}
+    | {f"{word[:-1]}ieth": value for word, value in _TENS.items()}
+    | {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12}
+)
+
+
+def is_same_ordinal(gold: str, answer: str) -> bool | None:
+    """Returns whether an answer is the gold ordinal, as `7th`, seventh or 7; None if the gold answer is no ordinal."""
+    if gold[-1:] not in "dht}" or (number := _read_ordinal(gold)) is None:
+        return None
+    return number == (int(answer) if answer.isdecimal() and len(answer) < 10 else _read_ordinal(answer))
+
+
+def _read_ordinal(text: str) -> int | None:
+    match = _ORDINAL.fullmatch(text)
+    if match is None or match["digits"]:
+        return int(match["digits"]) if match else None
+    value, tens = _ORDINALS.get(match["word"].lower()), _TENS.get((match["tens"] or "").lower(), 0)
+    return None if value is None or (match["tens"] and not (tens and value < 10)) else tens + value
 
 
 def respell_numerals(text: str) -> str:
