@@ -14,15 +14,8 @@ FILES = [
     for file in sorted((ROOT / folder).rglob("*.py"))
     if str(file.relative_to(ROOT / folder)) not in LATER
 ]
-NO_FILES = (
-    "os",
-    "tarfile",
-    "zipfile",
-    "archive",
-    "self",
-    "environment",
-    "sessions",
-)  # their `open` does not open text files
+# their `open` does not open text files
+NO_FILES = ("os", "tarfile", "zipfile", "archive", "self", "environment", "sessions")
 
 
 def _unnamed(tree: ast.AST) -> Iterator[int]:

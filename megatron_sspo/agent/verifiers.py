@@ -20,8 +20,8 @@ _LONGEST_LINE = 1 << 26
 _CLOSE_SECONDS = 30.0  # on a busy machine Python takes seconds to end
 
 
-def agent(environment: Mapping[str, Any], python: str = "", folder: str = "") -> "Verifiers":
-    """Returns an agent that runs each prompt as an episode of an environment.
+class Verifiers:
+    """An agent that runs each prompt as an episode of an environment, in a worker process.
 
     Args:
         environment: the configuration of the environment, as the table `[env]` of verifiers: its taskset by name, its
@@ -29,11 +29,6 @@ def agent(environment: Mapping[str, Any], python: str = "", folder: str = "") ->
         python: an interpreter that has verifiers; "" is this one.
         folder: a folder whose modules may be named as tasksets and harnesses; "" is the working folder.
     """
-    return Verifiers(environment, python, folder)
-
-
-class Verifiers:
-    """The worker process, and the episodes that wait for its answers. See `agent`."""
 
     def __init__(self, environment: Mapping[str, Any], python: str = "", folder: str = "") -> None:
         self._environment, self._python, self._folder = environment, python, folder
@@ -117,13 +112,16 @@ class Verifiers:
                 answer.set_result({"error": error})
 
 
+agent = Verifiers
+
+
 def chats(
     environment: Mapping[str, Any], python: str = "", folder: str = "", size: int | None = None
 ) -> list[list[dict[str, str]]]:
     """Returns the chats that the tasks of an environment begin with, in the order of their numbers.
 
     Args:
-        environment, python, folder: see `agent`.
+        environment, python, folder: see `Verifiers`.
         size: the number of tasks, from the first one; None is all.
 
     Raises:

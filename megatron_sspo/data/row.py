@@ -152,8 +152,7 @@ def _check_question(question: Any, where: str, remedy: str) -> None:
     if not question:
         raise UserError(f"{where}: the question is an empty list of messages: fill it in, or drop the record")
     for number, message in enumerate(question, start=1):
-        well_formed = isinstance(message, Mapping) and all(isinstance(message.get(k), str) for k in ("role", "content"))
-        if not well_formed:
+        if not is_message(message):
             raise UserError(f"{where}: message {number} must be an object with the texts 'role' and 'content'")
         _check_characters(message["role"] + message["content"], where)
     if question[-1]["role"] == "assistant":
@@ -161,6 +160,11 @@ def _check_question(question: Any, where: str, remedy: str) -> None:
             f"{where}: the last message is the assistant's, which may be the answer, and the policy would answer after "
             "it: leave it out of the question"
         )
+
+
+def is_message(value: Any) -> bool:
+    """Returns whether a value is a message of a chat, with the texts `role` and `content`."""
+    return isinstance(value, Mapping) and all(isinstance(value.get(key), str) for key in ("role", "content"))
 
 
 def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:

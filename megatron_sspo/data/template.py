@@ -70,7 +70,7 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
     return text
 
 
-def messages_of(row: Row, system: str = "") -> list[dict[str, Any]]:
+def messages_of(row: Row, system: str) -> list[dict[str, Any]]:
     """Returns the chat messages of a row, after the system message if there is one.
 
     Raises:

@@ -9,7 +9,7 @@ from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.formats.open_folder import config_file, open_folder
 
 
 @os_errors_as_user_errors()
@@ -33,8 +33,7 @@ def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
         path = found[-1]
     else:
         run = Path(os.path.realpath(path)).parent.parent  # the path may be run/checkpoints/update-000100
-    has_config = any((folder / "config.json").exists() for folder in (path, path / "trainer"))
-    if config_folder is None and not has_config and _is_run(run):
+    if config_folder is None and config_file(path) is None and _is_run(run):
         config_folder = _model_of(run)
     return open_folder(path, config_folder)
 

@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from megatron_sspo.errors import UserError
@@ -64,6 +65,18 @@ def layers_per_stage(num_layers: int, parallel: Parallel, options: Mapping[str, 
     return [*([] if first is None else [first]), *even, *([] if last is None else [last])]
 
 
+def layers_of_stages(num_layers: int, parallel: Parallel, options: Mapping[str, Any]) -> list[range | set[int]]:
+    """Returns the layers of each pipeline stage. Stages of several model chunks take turns, a chunk at a time."""
+    if parallel.virtual_pipeline > 1 and not UNEVEN_PIPELINES & options.keys():
+        each = num_layers // (parallel.pipeline * parallel.virtual_pipeline)
+        return [
+            {layer for layer in range(num_layers) if layer // each % parallel.pipeline == stage}
+            for stage in range(parallel.pipeline)
+        ]
+    counts = layers_per_stage(num_layers, parallel, options)
+    return [range(end - count, end) for count, end in zip(counts, accumulate(counts), strict=True)]
+
+
 def count_all(family: Family, config: Mapping[str, Any]) -> ParameterCount:
     """Counts the parameters of the whole model."""
     return _count(family.rows(config, int(config["vocab_size"])), Parallel(), experts=None)
@@ -82,26 +95,27 @@ def count_per_stage(
     rows = family.rows(config, padded_vocab_size(int(config["vocab_size"]), parallel.tensor))
     num_experts = architecture.get("num_moe_experts")
     experts = num_experts // parallel.expert if num_experts else None
-    layers = layers_per_stage(architecture["num_layers"], parallel, options)
-    tied = bool(config.get("tie_word_embeddings", False))
-    first_of = [sum(layers[:stage]) for stage in range(len(layers) + 1)]
-    found = []
-    for stage in range(len(layers)):
-        here = [
-            row
-            for row in rows
-            if _is_in_stage(row.name, first_of[stage], first_of[stage + 1], stage == 0, stage == len(layers) - 1, tied)
-        ]
-        found.append(_count(here, parallel, experts))
-    return found
+    layers = layers_of_stages(architecture["num_layers"], parallel, options)
+    return [_count(rows_of_stage(rows, stage, layers), parallel, experts) for stage in range(parallel.pipeline)]
 
 
-def _is_in_stage(name: str, start: int, stop: int, is_first: bool, is_last: bool, tied: bool) -> bool:
-    if layer := re.match(r"decoder\.layers\.(\d+)\.", name):
-        return start <= int(layer[1]) < stop
-    if name.startswith("embedding."):
-        return is_first or (is_last and tied)
-    return is_last
+def rows_of_stage(rows: Sequence[ParameterMap], stage: int, layers: Sequence[Container[int]]) -> list[ParameterMap]:
+    """Returns the rows of the parameters that a pipeline stage holds.
+
+    Args:
+        layers: the layers of each stage; see `layers_of_stages`.
+    """
+    last = len(layers) - 1
+    has_output = any(row.name.startswith("output_layer.") for row in rows)  # otherwise it has the embedding's weights
+
+    def is_here(name: str) -> bool:
+        if layer := re.match(r"decoder\.layers\.(\d+)\.", name):
+            return int(layer[1]) in layers[stage]
+        if name.startswith("embedding."):
+            return stage == 0 or (stage == last and not has_output)
+        return stage == last
+
+    return [row for row in rows if is_here(row.name)]
 
 
 def _count(rows: Sequence[ParameterMap], parallel: Parallel, experts: int | None) -> ParameterCount:

@@ -19,20 +19,20 @@ from megatron_sspo.rollout.servers.client import Client, ServerError
 from megatron_sspo.rollout.servers.server_program import KEY
 from megatron_sspo.run import Run
 from megatron_sspo.weights.formats.hf_folder import hub_snapshot
+from megatron_sspo.weights.formats.open_folder import config_file
 
 _ANSWER_SECONDS = 10.0
 
 
 def read_model_config(run: Run) -> dict[str, Any]:
-    """Returns the content of the model's config.json. A run's checkpoint has this file in its folder `trainer`.
+    """Returns the content of the model's config.json.
 
     Raises:
         UserError: the file does not exist or cannot be read.
     """
     folder = Path(run.model.path)
-    for path in (folder / "config.json", folder / "trainer" / "config.json"):
-        if path.exists():
-            return read_json(path)
+    if path := config_file(folder):
+        return read_json(path)
     if snapshot := hub_snapshot(folder):
         raise UserError(f"{folder} is the hub's cache of a model: set model.path to its snapshot, {snapshot}")
     start = "" if folder.is_absolute() else f"; the path is relative to {Path.cwd()}"

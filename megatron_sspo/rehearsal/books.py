@@ -40,18 +40,13 @@ class Books:
         self.sent: Counter[Collective] = Counter()
         self.flops: Counter[str] = Counter()
         self.traffic: Counter[str] = Counter()
-        self._total = self._peak_total = 0
+        self._peak_total = 0
         self._category_of: dict[int, str] = {}  # key of each storage that is alive
         self._references: dict[int, weakref.ref] = {}
 
-    @property
-    def total(self) -> int:
-        """The number of bytes that are alive."""
-        return self._total
-
     def reset_peak(self) -> None:
         """Begins a new search for the peak, with what is alive now."""
-        self._peak_total, self.peak = self._total, dict(self.live)
+        self._peak_total, self.peak = self.live.total(), dict(self.live)
 
     @contextmanager
     def counted_as(self, category: str) -> Iterator[None]:
@@ -79,17 +74,14 @@ class Books:
             return
 
         def free(_: object) -> None:
-            category = self._category_of.pop(key)
-            self.live[category] -= size
-            self._total -= size
+            self.live[self._category_of.pop(key)] -= size
             del self._references[key]
 
         self._category_of[key] = self.category
         self._references[key] = weakref.ref(storage, free)
         self.live[self.category] += size
-        self._total += size
-        if self._total > self._peak_total:
-            self._peak_total, self.peak = self._total, dict(self.live)
+        if (total := self.live.total()) > self._peak_total:
+            self._peak_total, self.peak = total, dict(self.live)
 
     def recount_as(self, category: str, tensor: torch.Tensor) -> None:
         """Moves a tensor's storage to another category."""

@@ -15,7 +15,7 @@ from megatron.core.transformer import module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from megatron_sspo.batching.holders import Holders
-from megatron_sspo.memory.parameters import layers_per_stage, padded_vocab_size
+from megatron_sspo.memory.parameters import layers_of_stages, padded_vocab_size, rows_of_stage
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights import gather
 from megatron_sspo.weights.family import load_family
@@ -132,21 +132,22 @@ class Shardings:
     """The shards of the weights that each rank of a layout holds."""
 
     def __init__(self, run: Run, rows: Sequence[ParameterMap], num_layers: int, num_experts: int) -> None:
-        self._parallel, self._rows, self._num_experts = run.parallel, rows, num_experts
-        self._stage_of_layer = _stages(run, num_layers)
+        self._parallel = run.parallel
+        layers = layers_of_stages(num_layers, run.parallel, run.megatron)
+        self._rows = [rows_of_stage(rows, stage, layers) for stage in range(run.parallel.pipeline)]
+        self._num_experts = num_experts // run.parallel.expert  # of a layer on a rank
 
     def of_rank(self, rank: int) -> Shards:
         """Returns (number, count) of the shard of each parameter that a rank holds."""
         parallel = self._parallel
-        within = rank % (parallel.num_processes // parallel.pipeline)
-        stage = rank // (parallel.num_processes // parallel.pipeline)
+        stage, within = divmod(rank, parallel.num_processes // parallel.pipeline)
         expert = within // parallel.expert_tensor % parallel.expert
         shard = {
             "none": (0, 1),
             "tensor": (within % parallel.tensor, parallel.tensor),
             "expert_tensor": (within % parallel.expert_tensor, parallel.expert_tensor),
         }
-        return {row.name: shard[row.group] for row in self._rows if self._holds(row.name, stage, expert)}
+        return {row.name: shard[row.group] for row in self._rows[stage] if self._holds(expert, row.name)}
 
     def holders(self) -> ShardHolders:
         """Returns the ranks that hold each shard, as `pieces.holders_of` does."""
@@ -157,24 +158,7 @@ class Shardings:
         ranks = [stage * of_stage + within for stage in range(parallel.pipeline) for within in range(distinct)]
         return holders_among({rank: self.of_rank(rank) for rank in ranks})
 
-    def _holds(self, name: str, stage: int, expert: int) -> bool:
-        if layer := re.match(r"decoder\.layers\.(\d+)\.", name):
-            if self._stage_of_layer[int(layer[1])] != stage:
-                return False
-            number = re.search(r"\.experts\.(\d+)\.", name)
-            each = self._num_experts // self._parallel.expert
-            return number is None or int(number[1]) // each == expert
-        last = self._parallel.pipeline - 1
-        if name.startswith("embedding."):
-            return stage == 0 or (stage == last and not any(row.name.startswith("output") for row in self._rows))
-        return stage == last
-
-
-def _stages(run: Run, num_layers: int) -> list[int]:
-    """Returns the pipeline stage of each layer."""
-    parallel, virtual = run.parallel, run.parallel.virtual_pipeline
-    if virtual > 1:
-        each = num_layers // (parallel.pipeline * virtual)
-        return [layer // each % parallel.pipeline for layer in range(num_layers)]
-    counts = layers_per_stage(num_layers, parallel, run.megatron)
-    return [stage for stage, count in enumerate(counts) for _ in range(count)]
+    def _holds(self, expert_rank: int, name: str) -> bool:
+        """Returns whether an expert-parallel rank holds a parameter of its stage."""
+        number = re.search(r"\.experts\.(\d+)\.", name)
+        return number is None or int(number[1]) // self._num_experts == expert_rank

@@ -32,6 +32,7 @@ from megatron_sspo.rehearsal.recorder import Recorder, Route
 from megatron_sspo.rehearsal.sizes import SizesFolder
 from megatron_sspo.rehearsal.sync import rehearse_sync
 from megatron_sspo.run import Run
+from megatron_sspo.weights.family import load_family
 
 Say = Callable[[str], None]
 
@@ -58,7 +59,7 @@ def rehearse_rank(
 
 def num_experts(config: Mapping[str, Any]) -> int:
     """Returns the number of experts of a layer; 0 for a dense model."""
-    return int(config.get("num_experts") or config.get("num_local_experts") or 0)
+    return load_family(config).transformer_fields(config).get("num_moe_experts") or 0
 
 
 def rehearse_policy(

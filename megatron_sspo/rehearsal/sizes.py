@@ -10,6 +10,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.model_folder import ModelFolder
+from megatron_sspo.weights.formats.open_folder import config_file
 from megatron_sspo.weights.table import ParameterMap, check_coverage
 
 KNOWN = Path(__file__).parent / "models"
@@ -47,9 +48,8 @@ def find_config(model_path: str) -> tuple[dict[str, Any], str]:
         UserError: the folder does not exist, and its name is not that of a known model.
     """
     folder = Path(model_path)
-    for path in (folder / "config.json", folder / "trainer" / "config.json"):
-        if path.exists():
-            return read_json(path), str(path)
+    if path := config_file(folder):
+        return read_json(path), str(path)
     known = {path.stem.lower(): path for path in sorted(KNOWN.glob("*.json"))}
     if (path := known.get(folder.name.lower())) is None:
         raise UserError(

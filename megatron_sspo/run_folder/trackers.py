@@ -87,15 +87,10 @@ class TensorBoard:
         self._writer.close()
 
 
-class WeightsAndBiases:
-    """A run of Weights & Biases, which skips steps that it already has."""
+class _Delegating:
+    """A tracker whose own object for a run takes the values of a step, and is finished."""
 
-    def __init__(self, about: About) -> None:
-        import wandb  # pyright: ignore[reportMissingImports]
-
-        id = _id(about.folder, "wandb_id")
-        where: dict[str, Any] = {"dir": str(about.folder), "id": id, "resume": "allow"}
-        self._run = wandb.init(project=about.project, name=about.name, config=about.config, **where)
+    _run: Any
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Sends the values."""
@@ -104,6 +99,17 @@ class WeightsAndBiases:
     def finish(self) -> None:
         """Ends the run."""
         self._run.finish()
+
+
+class WeightsAndBiases(_Delegating):
+    """A run of Weights & Biases, which skips steps that it already has."""
+
+    def __init__(self, about: About) -> None:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        id = _id(about.folder, "wandb_id")
+        where: dict[str, Any] = {"dir": str(about.folder), "id": id, "resume": "allow"}
+        self._run = wandb.init(project=about.project, name=about.name, config=about.config, **where)
 
 
 class MLflow:
@@ -137,7 +143,7 @@ class MLflow:
         self._client.set_terminated(self._id)
 
 
-class SwanLab:
+class SwanLab(_Delegating):
     """A run of SwanLab; offline, with SWANLAB_MODE, its files are in the run's folder."""
 
     def __init__(self, about: About) -> None:
@@ -148,16 +154,8 @@ class SwanLab:
             project=about.project, name=about.name, config=dict(about.config), resume="allow", **where
         )
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Sends the values."""
-        self._run.log(dict(values), step=step)
 
-    def finish(self) -> None:
-        """Ends the run."""
-        self._run.finish()
-
-
-class Trackio:
+class Trackio(_Delegating):
     """A run of Trackio, whose name ends with its id, because Trackio identifies runs by name."""
 
     def __init__(self, about: About) -> None:
@@ -167,14 +165,6 @@ class Trackio:
         self._run = trackio.init(
             project=about.project, name=name, config=dict(about.config), resume="allow", embed=False
         )
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Stores the values."""
-        self._run.log(dict(values), step=step)
-
-    def finish(self) -> None:
-        """Ends the run."""
-        self._run.finish()
 
 
 # by the field of `Tracking` that asks for it

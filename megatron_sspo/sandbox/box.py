@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from megatron_sspo.errors import UserError
@@ -75,6 +75,7 @@ class SandboxProcess:
     Attributes:
         stdin: the pipe that the program reads its input from; None if the whole input was given.
         stdout, stderr, channel: non-blocking pipes to read from. The trusted code inside writes to `channel`.
+        seconds: after `end`, the time from the start of the program to the death of the last process.
 
     Args:
         mode: the mode of the code inside: see `inside/start.py`.
@@ -98,15 +99,15 @@ class SandboxProcess:
         self._is_killed = self._has_ended = self._out_of_memory = False
         self._child: int | None = None  # a pidfd of the sandbox's first process
         self._status_text = b""
-        self._seconds = 0.0
+        self.seconds = 0.0
         self._started = time.monotonic()
         self._kills_before = cgroup.num_memory_kills()
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as if_it_fails:
-            stdin_file = stack.enter_context(_closing(_memory_file(stdin or "")))
-            job_file = stack.enter_context(_closing(_memory_file(json.dumps(job))))
-            seccomp_file = stack.enter_context(_closing(os.open(image.seccomp, os.O_RDONLY | os.O_CLOEXEC)))
-            self.status, status = self._pipe(stack, if_it_fails)
-            self.channel, channel = self._pipe(stack, if_it_fails)
+            stdin_file = _closed_by(stack, _memory_file(stdin or ""))
+            job_file = _closed_by(stack, _memory_file(json.dumps(job)))
+            seccomp_file = _closed_by(stack, os.open(image.seccomp, os.O_RDONLY | os.O_CLOEXEC))
+            self.status, status = _pipe(stack, if_it_fails)
+            self.channel, channel = _pipe(stack, if_it_fails)
             command = [
                 *["/bin/sh", "-c", _JOIN_CGROUPS, "sh", *cgroup.procs_files, "--"],
                 *user.setpriv_command,
@@ -131,14 +132,6 @@ class SandboxProcess:
         self.stdout, self.stderr = self._popen.stdout.fileno(), self._popen.stderr.fileno()
         for descriptor in (self.stdout, self.stderr, self.channel, self.status):
             os.set_blocking(descriptor, False)
-
-    @staticmethod
-    def _pipe(stack: contextlib.ExitStack, if_it_fails: contextlib.ExitStack) -> tuple[int, int]:
-        """Returns the two ends of a pipe; `stack` closes the writing end, and `if_it_fails` the reading end."""
-        reading, writing = os.pipe()
-        stack.callback(os.close, writing)
-        if_it_fails.callback(os.close, reading)
-        return reading, writing
 
     def kill(self) -> None:
         """Sends SIGKILL, without waiting. Any thread may call it until `close`.
@@ -181,7 +174,7 @@ class SandboxProcess:
             self._popen.wait(_DEATH_SECONDS)
         with self._lock:
             self._has_ended = True
-        self._seconds = time.monotonic() - self._started
+        self.seconds = time.monotonic() - self._started
         self.read_status()
         if self._child is not None:
             self._kill_child()
@@ -216,13 +209,9 @@ class SandboxProcess:
             has_judge: whether the first process is the judge; if not, it ends as the program did, maybe by SIGKILL.
         """
         exit_code = self.exit_code()
-        max_cpu_seconds = self._seconds * (os.cpu_count() or 1)
+        max_cpu_seconds = self.seconds * (os.cpu_count() or 1)
         is_killed = has_judge and exit_code == 128 + signal.SIGKILL and max_cpu_seconds < cpu_seconds
         return exit_code is None or is_killed
-
-    def seconds(self) -> float:
-        """Returns the time from the start of the program to the death of the last process."""
-        return self._seconds
 
     def start_clock(self) -> None:
         """Starts the clock: making the sandbox does not count as the program's time."""
@@ -299,12 +288,15 @@ def read_until_end(
             return None
 
 
-@contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _closed_by(stack: contextlib.ExitStack, descriptor: int) -> int:
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _pipe(stack: contextlib.ExitStack, if_it_fails: contextlib.ExitStack) -> tuple[int, int]:
+    """Returns the two ends of a pipe; `stack` closes the writing end, and `if_it_fails` the reading end."""
+    reading, writing = os.pipe()
+    return _closed_by(if_it_fails, reading), _closed_by(stack, writing)
 
 
 def _memory_file(text: str) -> int:

@@ -102,7 +102,7 @@ class RemoteSandbox:
         try:
             connection.connect()
             # the socket's own limit is for one read, so a server that sends a byte now and then would keep this waiting
-            late = threading.Timer(self._request_seconds, _end, (connection.sock,))
+            late = threading.Timer(self._request_seconds, end_connection, (connection.sock,))
             late.daemon = True
             late.start()
             headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
@@ -120,7 +120,7 @@ class RemoteSandbox:
             connection.close()
 
 
-def _end(connection: socket.socket) -> None:
+def end_connection(connection: socket.socket) -> None:
     """Ends a connection that another thread reads from: the read returns."""
     with contextlib.suppress(OSError):  # it is closed already
         connection.shutdown(socket.SHUT_RDWR)

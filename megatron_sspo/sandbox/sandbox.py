@@ -183,7 +183,7 @@ class Sandbox:
                 exit_code=None if cause else process.exit_code(),
                 cause=cause,
                 out_of_memory=out_of_memory,
-                seconds=process.seconds(),
+                seconds=process.seconds,
             )
 
     def _run_tests(self, program: str, tests: Sequence[str]) -> tuple[Reason, str]:

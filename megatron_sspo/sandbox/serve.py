@@ -7,7 +7,6 @@ its sandbox fails the probe.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import hmac
 import json
@@ -23,7 +22,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox.probe import open_sandbox
-from megatron_sspo.sandbox.remote import KEY, MIN_KEY_LENGTH, check_key
+from megatron_sspo.sandbox.remote import KEY, MIN_KEY_LENGTH, check_key, end_connection
 from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Session
 
 _LONGEST_BODY = 64 * 1024**2
@@ -96,7 +95,7 @@ class _Awaited:
             if len(self._late_at) > _MOST_AWAITED:
                 longest = next(iter(self._late_at))
                 del self._late_at[longest]
-                _end(longest)
+                end_connection(longest)
 
     def remove(self, connection: socket.socket) -> None:
         with self._lock:
@@ -106,12 +105,7 @@ class _Awaited:
         with self._lock:
             for connection, late_at in self._late_at.items():
                 if late_at < time.monotonic():
-                    _end(connection)
-
-
-def _end(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the client has closed it
-        connection.shutdown(socket.SHUT_RDWR)
+                    end_connection(connection)
 
 
 class _Sessions:

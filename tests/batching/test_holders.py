@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 
 from megatron_sspo.batching.holders import Holders, outline, with_field
 from megatron_sspo.batching.microbatch import make_microbatch
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from megatron_sspo.types import Prompt, Rollout, RolloutGroup, rollouts_of
 
 PLAN = [[[2], [0]], [[3, 1]]]  # of two data-parallel ranks
 
@@ -36,10 +36,6 @@ def batch() -> list[RolloutGroup]:
     return [
         RolloutGroup(prompt=prompt, rollouts=[rollout(2 * n), rollout(2 * n + 1)]) for n, prompt in enumerate(prompts)
     ]
-
-
-def rollouts_of(groups) -> list[Rollout]:
-    return [rollout for group in groups for rollout in group.rollouts]
 
 
 def test_an_outline_has_the_numbers_and_takes_no_memory():

@@ -61,15 +61,6 @@ def test_the_smallest_range_has_both_splits(split) -> None:
     assert pairs(arithmetic.rows(3, split=split, max_operand=1))
 
 
-@pytest.mark.parametrize("options", [{"size": 10**12}, {"size": 0}])
-def test_sizes_that_no_memory_holds_are_refused(options) -> None:
-    name = list(options)[-1]
-    with pytest.raises(
-        UserError, match=rf"arithmetic's {name} is {options[name]}: it must be an integer from 1 to 1,000"
-    ):
-        arithmetic.rows(**options)
-
-
 def test_repeated_pairs_have_unique_ids() -> None:
     rows = arithmetic.rows(300, max_operand=9)
     assert len(rows) == 300 and len({row.id for row in rows}) == 300
@@ -115,16 +106,17 @@ def test_wrong_demonstrations_keep_the_format(fraction) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "message"),
     [
-        {"size": 0},
-        {"size": "ten"},
-        {"size": 1, "split": "test"},
-        {"size": 1, "max_operand": 0},
-        {"size": 1, "max_operand": 10**10},
-        {"size": 1, "wrong_fraction": 1.5},
+        ({"size": 0}, "size is 0: it must be an integer from 1 to 1,000"),
+        ({"size": 10**12}, "size is 10{12}: it must be an integer from 1 to 1,000"),  # no memory holds so many
+        ({"size": "ten"}, "size"),
+        ({"size": 1, "split": "test"}, "split"),
+        ({"size": 1, "max_operand": 0}, "max_operand"),
+        ({"size": 1, "max_operand": 10**10}, "max_operand"),
+        ({"size": 1, "wrong_fraction": 1.5}, "wrong_fraction"),
     ],
 )
-def test_an_option_out_of_range(options) -> None:
-    with pytest.raises(UserError, match=list(options)[-1]):
+def test_an_option_out_of_range(options, message) -> None:
+    with pytest.raises(UserError, match=message):
         arithmetic.rows(**options)

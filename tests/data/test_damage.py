@@ -25,9 +25,7 @@ def test_byte_order_marks_and_windows_line_endings(tmp_path: Path, start: bytes,
     assert [row.question for row in jsonl.rows(tmp_path / "a.jsonl")] == ["é?", "é?"]
 
 
-@pytest.mark.parametrize(
-    "line", [b"\0", b"[" * 100_000, b"\xff", b"{", b"\xef\xbb\xbf{}", b'{"a": ' + b"1" * 5000 + b"}"]
-)
+@pytest.mark.parametrize("line", [b"\0", b"[" * 100_000, b"\xef\xbb\xbf{}"])
 def test_malformed_lines(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "a.jsonl").write_bytes(LINE.encode() + b"\n" + line + b"\n")
     with pytest.raises(UserError, match="line 2: not") as raised:
@@ -100,7 +98,14 @@ def test_a_damaged_parquet(tmp_path: Path) -> None:
     table = pyarrow.table({"question": [f"q{n}" for n in range(2000)], "answer": [str(n) for n in range(2000)]})
     pyarrow.parquet.write_table(table, path)
     whole = path.read_bytes()
-    for content in (b"", whole[:-8], whole[: len(whole) // 2], b"PAR1" + bytes(100) + b"PAR1", whole[4:]):
+    for content in (
+        b"",
+        whole[:-8],
+        whole[: len(whole) // 2],
+        b"PAR1" + bytes(100) + b"PAR1",
+        whole[4:],
+        LINE.encode(),
+    ):
         path.write_bytes(content)
         with pytest.raises(UserError, match="cannot be read as Parquet") as raised:
             parquet.rows(path)

@@ -63,7 +63,6 @@ def test_check_refuses_what_does_not_fit(tmp_path, capsys) -> None:
         (["--script=slurm/binary.sbatch", "--on=slurm"], "slurm/binary.sbatch is not UTF-8 text: byte 0 is not valid"),
         (["--machine=b200x8"], "--machine is for a rehearsal: add --rehearse"),
         (["--account=x.json"], "--account is for a rehearsal: add --rehearse"),
-        (["--skew=2"], "--skew is for a rehearsal: add --rehearse"),
         *((["--rehearse", more], "--rehearse starts no run and checks none") for more in ("--check", "--memory=80")),
         (["--rehearse", "--skew=inf"], "--skew is inf: experts are chosen by that finite factor"),
         (["--rehearse", "--output=/tmp"], "--output is the folder /tmp: name a file in it"),

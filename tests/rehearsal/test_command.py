@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -74,17 +75,10 @@ def test_known_models_have_the_sizes_of_their_names(path: Path) -> None:
     config, source = find_config(f"models/{path.stem}")
     assert source == f"the sizes of {path.stem}"
     shapes = SizesFolder(config).shapes()
-    count = sum(_numel(shape) for shape in shapes.values())
+    count = sum(map(math.prod, shapes.values()))
     wanted = {"Qwen2.5-7B-Instruct": 7.62, "Qwen3-8B": 8.19, "Qwen3-14B": 14.77, "Qwen3-30B-A3B": 30.53}[path.stem]
     assert count / 1e9 == pytest.approx(wanted, abs=0.005)
     load_family(config)
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    size = 1
-    for each in shape:
-        size *= each
-    return size
 
 
 def test_a_model_that_is_not_known_is_refused(tmp_path: Path) -> None:

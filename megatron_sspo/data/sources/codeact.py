@@ -2,11 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from megatron_sspo.data.row import Dropped, Record, Row, describe_type
+from megatron_sspo.data.row import Dropped, Record, Row, describe_type, is_message
 from megatron_sspo.data.sources.published import Published
 from megatron_sspo.errors import UserError
 
@@ -66,7 +64,7 @@ def _read_task(record: Record) -> tuple[str, str]:
     """Returns task and answer of a row; the answer is "" if there is none."""
     messages = record.values["conversations"]
     where = f"{record.place}, field 'conversations'"
-    if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
+    if not isinstance(messages, list) or not all(map(is_message, messages)):
         raise UserError(
             f"{where}: a conversation must be a list of messages with the texts 'role' and 'content', and this is "
             f"{describe_type(messages)}: fix or drop the row"
@@ -81,10 +79,6 @@ def _read_task(record: Record) -> tuple[str, str]:
     solutions = _SOLUTION.findall("\n".join(words))
     answer = solutions[-1].strip() if solutions else ""
     return tasks[0], answer if "\n" not in answer and len(answer) <= _MAX_ANSWER else ""
-
-
-def _is_message(message: Any) -> bool:
-    return isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
 def _is_test(task: str) -> bool:

@@ -27,7 +27,7 @@ def run_cases(job: int, channel: int) -> None:
         max_bytes -= len(output)
         line = {"nonce": work["nonce"], "exit_code": exit_code, "is_whole": is_whole}
         line["stdout"] = output.decode("utf-8", "replace")
-        _write_all(channel, json.dumps(line).encode() + b"\n")
+        wire.write_all(channel, json.dumps(line).encode() + b"\n")
         if exit_code != 0 or not is_whole:
             break
         _kill_all()
@@ -37,7 +37,7 @@ def run_cases(job: int, channel: int) -> None:
 
 def _run_case(program: str, stdin: str, max_bytes: int) -> tuple[int, bytes, bool]:
     stdin_file = os.open(_FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600)
-    _write_all(stdin_file, stdin.encode("utf-8", "surrogatepass"))
+    wire.write_all(stdin_file, stdin.encode("utf-8", "surrogatepass"))
     os.lseek(stdin_file, 0, os.SEEK_SET)
     reading, writing = os.pipe()
     child = os.fork()
@@ -115,9 +115,3 @@ def _read(descriptor: int, end: int, max_bytes: int) -> tuple[bytes, bool]:
         else:
             select.select([end], [], [])  # the program closed its output and still runs
             return bytes(content), True
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]

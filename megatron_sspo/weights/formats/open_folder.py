@@ -33,6 +33,11 @@ def open_folder(path: str | Path, config_folder: Path | None = None) -> ModelFol
     return HFFolder(path)
 
 
+def config_file(path: Path) -> Path | None:
+    """Returns the config.json of a model's folder; a run's checkpoint has it in its folder `trainer`. None: neither."""
+    return next((file for folder in (path, path / "trainer") if (file := folder / "config.json").exists()), None)
+
+
 def _newest(path: Path) -> Path:
     """Returns the checkpoint that Megatron-LM would load: that of an iteration, or the one called `release`."""
     named = read_text(path / _NEWEST).strip()

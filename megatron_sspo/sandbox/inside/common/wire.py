@@ -30,12 +30,17 @@ def write(descriptor: int, message: Any) -> None:
         raise Unsendable(f"a value cannot be passed on: {error}") from None
     if len(content) > _LONGEST:
         raise Unsendable(f"a value of {len(content)} bytes is too large to be passed on")
-    rest = memoryview(len(content).to_bytes(4, "little") + content)
+    try:
+        write_all(descriptor, len(content).to_bytes(4, "little") + content)
+    except BrokenPipeError as error:
+        raise Broken("the program has ended") from error
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Writes bytes to a file descriptor, in as many calls as it takes."""
+    rest = memoryview(content)
     while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BrokenPipeError as error:
-            raise Broken("the program has ended") from error
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def read(descriptor: int) -> Any:

@@ -220,12 +220,11 @@ class Peer:
     def _encode_container(self, value: Any, tag: str, handle: Any) -> Any:
         if handle is not None:
             return self._shared.encode(value, tag) if self._shared.contains(value) else ["exported", handle.number]
-        is_plain = type(value).__name__ in (tag, "ndarray") and type(value).__module__ in (
-            *("builtins", "collections", "numpy"),
-        )
+        kind = type(value)
+        is_plain = kind.__name__ in (tag, "ndarray") and kind.__module__ in ("builtins", "collections", "numpy")
         if is_plain or self._shared.contains(value):
             return self._shared.encode(value, tag)
-        return self._shared.encode(value, tag, [self.export(value), self._describe_class(type(value))])
+        return self._shared.encode(value, tag, [self.export(value), self._describe_class(kind)])
 
     def export(self, value: Any) -> int:
         """Returns the number by which the other side can refer to a value."""

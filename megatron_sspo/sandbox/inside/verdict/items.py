@@ -176,5 +176,5 @@ class ItemCounter(ast.NodeTransformer):
             return node
         return self._wrap(node, method) if self._flow.uses_results_or_passed(node) else node
 
-    def _wrap(self, node: ast.expr, method: str = "count_items") -> ast.expr:
+    def _wrap(self, node: ast.expr, method: str) -> ast.expr:
         return ast.copy_location(record_call(method, node), node)

@@ -23,35 +23,11 @@ if TYPE_CHECKING:  # typing is slow to import
 _ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "dt": "datetime", "it": "itertools"}
 _MODULES = frozenset(
     (
-        *(
-            "abc",
-            "array",
-            "ast",
-            "asyncio",
-            "base64",
-            "bisect",
-            "calendar",
-            "cmath",
-            "collections",
-            "contextlib",
-            "copy",
-        ),
-        *("csv", "datetime", "decimal", "difflib", "fractions", "functools", "hashlib", "heapq", "inspect", "io"),
-        *("itertools", "json", "math", "numbers", "numpy", "operator", "os", "pandas", "pathlib", "pytest", "random"),
-        *(
-            "re",
-            "statistics",
-            "string",
-            "struct",
-            "sys",
-            "tempfile",
-            "textwrap",
-            "threading",
-            "time",
-            "types",
-            "typing",
-        ),
-        *("unittest", "uuid", "warnings", "zlib"),
+        *("abc", "array", "ast", "asyncio", "base64", "bisect", "calendar", "cmath", "collections", "contextlib"),
+        *("copy", "csv", "datetime", "decimal", "difflib", "fractions", "functools", "hashlib", "heapq", "inspect"),
+        *("io", "itertools", "json", "math", "numbers", "numpy", "operator", "os", "pandas", "pathlib", "pytest"),
+        *("random", "re", "statistics", "string", "struct", "sys", "tempfile", "textwrap", "threading", "time"),
+        *("types", "typing", "unittest", "uuid", "warnings", "zlib"),
     )
 )
 _LIBRARY_FUNCTIONS: dict[str, tuple[str, ...]] = {

@@ -228,10 +228,6 @@ class Record:
         """Records that a unittest method begins."""
         self._before_unittest = len(self.failures), len(self._failed_checks)
 
-    def fail_unittest(self, text: str) -> None:
-        """Records a unittest that has failed."""
-        self.failures.append(text)
-
     def drop_failures_of_unittest(self) -> None:
         """Drops what a unittest method has recorded, since the test expects it to fail."""
         num_failures, num_failed_checks = self._before_unittest

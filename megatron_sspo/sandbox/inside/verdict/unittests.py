@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from megatron_sspo.sandbox.inside.verdict.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
-    import unittest
     from typing import Any
 
 
 def watch(record: Record) -> None:
-    """Makes all results of unittest report to a record."""
+    """Makes all results of unittest report to a record, before they do what they did."""
     import unittest  # slow to import, and few tests use it
 
-    kind = unittest.TestResult
-    start, expected = kind.startTest, kind.addExpectedFailure
-    error, failure, part, unexpected = kind.addError, kind.addFailure, kind.addSubTest, kind.addUnexpectedSuccess
+    def first(method: str, report: Callable[..., None]) -> None:
+        """Lets a method of a result call `report` with its arguments first."""
+        original = getattr(unittest.TestResult, method)
 
-    def start_test(self: unittest.TestResult, test: Any) -> None:
-        record.start_unittest()
-        start(self, test)
+        def reporting(self: unittest.TestResult, *arguments: Any, **keywords: Any) -> None:
+            report(*arguments, **keywords)
+            original(self, *arguments, **keywords)
 
-    def add_expected_failure(self: unittest.TestResult, test: Any, err: Any) -> None:
-        record.drop_failures_of_unittest()
-        expected(self, test, err)
+        setattr(unittest.TestResult, method, reporting)
 
-    def add_error(self: unittest.TestResult, test: Any, err: Any) -> None:
-        record.fail_unittest(f"{test}: {err[0].__name__}: {err[1]}")
-        error(self, test, err)
+    def fail(test: Any, err: Any) -> None:
+        record.failures.append(f"{test}: {err[0].__name__}: {err[1]}")
 
-    def add_failure(self: unittest.TestResult, test: Any, err: Any) -> None:
-        record.fail_unittest(f"{test}: {err[0].__name__}: {err[1]}")
-        failure(self, test, err)
-
-    def add_part(self: unittest.TestResult, test: Any, subtest: Any, err: Any) -> None:
-        if err is not None:
-            record.fail_unittest(f"{subtest}: {err[0].__name__}: {err[1]}")
-        part(self, test, subtest, err)
-
-    def add_unexpected_success(self: unittest.TestResult, test: Any) -> None:
-        record.fail_unittest(f"{test}: unexpected success")
-        unexpected(self, test)
-
-    kind.startTest, kind.addExpectedFailure, kind.addError = start_test, add_expected_failure, add_error
-    kind.addFailure, kind.addSubTest, kind.addUnexpectedSuccess = add_failure, add_part, add_unexpected_success
+    first("startTest", lambda test: record.start_unittest())
+    first("addExpectedFailure", lambda test, err: record.drop_failures_of_unittest())
+    first("addError", fail)
+    first("addFailure", fail)
+    first("addSubTest", lambda test, subtest, err: fail(subtest, err) if err is not None else None)
+    first("addUnexpectedSuccess", lambda test: record.failures.append(f"{test}: unexpected success"))
