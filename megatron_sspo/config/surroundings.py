@@ -47,7 +47,9 @@ _WATCHED = {
 
 @contextmanager
 def surroundings_kept(what: str) -> Iterator[None]:
-    """A context manager for code that may be the user's and shares the process with the trainer. Its time is limited.
+    """A context manager for code that may be the user's and shares the process with the trainer.
+
+    The watchdog limits the time of that code: see `watched_user_call`.
 
     Raises:
         UserError: something is not as before, with which the trainer would go on: the working folder, where the run's

@@ -1,4 +1,4 @@
-"""What the watchdog is told of the main thread: marks of progress, and the call of the user's code that it is in."""
+"""Marks of progress, and the call of the user's code that the main thread is in, for the watchdog."""
 
 import threading
 import time
