@@ -1,5 +1,7 @@
 """Settings of all tests."""
 
+import logging
+
 import pytest
 from hypothesis import settings
 
@@ -18,3 +20,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Names bytes by their argument: compressed data contain the time, and the workers have to find the same tests."""
     return argname if isinstance(val, bytes) else None
+
+
+@pytest.fixture(autouse=True)
+def logger_restored():
+    """Restores the package's logger, to which a `Display` attaches itself for the rest of the process."""
+    logger = logging.getLogger("megatron_sspo")
+    before = logger.handlers, logger.level, logger.propagate
+    yield
+    logger.handlers, logger.level, logger.propagate = before

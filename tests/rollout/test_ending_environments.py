@@ -10,7 +10,7 @@ import pytest
 from megatron_sspo.agent.tasks import cancel_all_others
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.embedded.episodes import Episodes
-from megatron_sspo.rollout.requests import generation
+from megatron_sspo.rollout.requests import generation, groups
 from megatron_sspo.rollout.requests.episodes import ServedEpisodes
 from megatron_sspo.types import Prompt, Sampling
 
@@ -78,8 +78,8 @@ class Blocking(Stuck):
 def test_a_stuck_environment_is_no_progress(monkeypatch, submit, kind, num_requests):
     """The watchdog then ends the run. While servers work, it is progress that the pool watches."""
     stuck, marks = kind(), []
-    monkeypatch.setattr(generation, "mark_progress", lambda: marks.append(stuck.is_over.is_set()))
-    monkeypatch.setattr(generation, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(groups, "mark_progress", lambda: marks.append(stuck.is_over.is_set()))
+    monkeypatch.setattr(groups, "_POLL_SECONDS", 0.05)
     requests = generation.Requests(None, None, None, max_in_flight=1, seconds=1.0)
     requests._num_in_progress = num_requests
     requests.pool = SimpleNamespace(ready=lambda: [1])
@@ -90,7 +90,7 @@ def test_a_stuck_environment_is_no_progress(monkeypatch, submit, kind, num_reque
         return "a rollout"
 
     requests.generate_response = respond
-    pending = generation.ServedGeneration(
+    pending = groups.ServedGeneration(
         requests,
         [PROMPT],
         Sampling(),

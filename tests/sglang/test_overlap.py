@@ -10,6 +10,7 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.requests import generation as sglang_generation
+from megatron_sspo.rollout.requests import groups as sglang_groups
 from tests.policy.launcher import launch
 from tests.policy.layouts import LAYOUTS
 from tests.policy.tiny_policy import log_probs
@@ -146,13 +147,13 @@ def test_the_cache_is_flushed_despite_requests_of_other_clients(attach):
 
 def test_memory_is_released_and_resumed(attach, folders, monkeypatch):
     """Checks the steps of releasing memory; on a CPU SGLang releases none."""
-    end = sglang_generation.cancel
+    end = sglang_groups.cancel
 
     async def end_late(tasks):
         await asyncio.sleep(0.1)
         await end(tasks)
 
-    monkeypatch.setattr(sglang_generation, "cancel", end_late)  # `release_memory` may follow the last group at once
+    monkeypatch.setattr(sglang_groups, "cancel", end_late)  # `release_memory` may follow the last group at once
     engine = attach(release_memory=True)
     generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     engine.release_memory()
