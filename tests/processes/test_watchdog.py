@@ -140,6 +140,25 @@ def test_code_of_the_users_that_loops_without_end_ends_the_run(tmp_path: Path) -
     assert "in never_return_to_rank_0" in log.read_text()
 
 
+def test_a_signal_ends_a_run_whose_code_of_the_users_loops_without_end(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with ranks("never_return_to_rank_0", log, timeout=1000) as processes:
+        processes[1].send_signal(signal.SIGTERM)
+        assert_hung(ends(processes), log, "MyReward.score has not returned for")
+    assert "after the stop request" in log.read_text()
+
+
+def test_a_signal_waits_for_twice_the_longest_call_of_the_users_code(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with ranks("call_twice", log, timeout=1000, stop_timeout=9) as processes:
+        for process in processes:
+            assert process.stdout is not None and process.stdout.readline() == "called\n"
+            process.send_signal(signal.SIGTERM)
+        found = ends(processes)
+    assert [code for code, _, _ in found] == [0, 0], found
+    assert not log.exists(), log.read_text()
+
+
 @pytest.mark.parametrize("scenario", ["wait_with_beats", "wait_patiently", "call_with_marks"])
 def test_what_is_slow_and_healthy_is_left_alone(tmp_path: Path, scenario: str) -> None:
     log = tmp_path / "log.txt"

@@ -82,22 +82,41 @@ def wait_with_beats() -> None:
     agree.barrier()
 
 
+def compute(seconds: float) -> None:
+    """Computes in Python; the stack of the main thread is another one at each check."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        fibonacci(15)
+
+
+def fibonacci(number: int) -> int:
+    return number if number < 2 else fibonacci(number - 1) + fibonacci(number - 2)
+
+
 def never_return_to_rank_0() -> None:
-    """Loops in Python in code of the user's on rank 0; the stack of its main thread changes all the time."""
+    """Computes without end in code of the user's on rank 0."""
     if rank == 0:
         with watched_user_call("MyReward.score"):
-            while True:
-                sum(range(1000))
+            compute(1000)
     agree.barrier()
+
+
+def call_twice() -> None:
+    """Runs code of the user's for three seconds twice, the second time after a stop signal."""
+    for _ in range(2):
+        with watched_user_call("MyReward.score"):
+            compute(3)
+        print("called", flush=True)
+        while not any(agree.all_gather_objects(bool(asked))):
+            time.sleep(0.1)
 
 
 def call_with_marks() -> None:
     """Runs code of the user's for longer than the timeout, which marks its progress."""
     if rank == 0:
         with watched_user_call("MyReward.score"):
-            for end in [time.monotonic() + seconds for seconds in range(7)]:
-                while time.monotonic() < end:
-                    sum(range(1000))
+            for _ in range(6):
+                compute(1)
                 mark_progress()
     agree.barrier()
 

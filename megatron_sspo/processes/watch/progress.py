@@ -26,6 +26,7 @@ class UserCall:
 
 _last_mark = 0.0
 _user_call: UserCall | None = None
+_longest_user_call = 0.0
 
 
 def mark_progress() -> None:
@@ -54,17 +55,23 @@ def watched_user_call(what: str) -> Iterator[None]:
 
     It does nothing in other threads than the main one, for which the main thread waits, and within another such call.
     """
-    global _user_call
+    global _user_call, _longest_user_call
     if _user_call is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _user_call = UserCall(what, time.monotonic())
+    _user_call = call = UserCall(what, time.monotonic())
     try:
         yield
     finally:
         _user_call = None
+        _longest_user_call = max(_longest_user_call, time.monotonic() - call.began)
 
 
 def user_call() -> UserCall | None:
     """Returns the call of the user's code that the main thread is in; None if it is in none."""
     return _user_call
+
+
+def longest_user_call() -> float:
+    """Returns the duration of the longest call of the user's code that has returned, in seconds; 0 if none has."""
+    return _longest_user_call

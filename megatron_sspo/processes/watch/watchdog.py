@@ -17,7 +17,7 @@ from typing import Any
 
 from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.watch.control_store import ControlStore, RanksStatus
-from megatron_sspo.processes.watch.progress import last_mark, user_call
+from megatron_sspo.processes.watch.progress import last_mark, longest_user_call, user_call
 from megatron_sspo.processes.watch.pulse import Pulse
 
 HUNG = 87  # exit code of a run that hangs
@@ -79,12 +79,12 @@ class Watchdog:
     """A context manager around a run on one rank; its thread watches the main thread and, by a store, the other ranks.
 
     A rank makes progress when the Python stack of its main thread changes or when it calls `mark_progress`. A rank that
-    waits for another rank makes no progress. The run hangs if a call of the user's code (`watched_user_call`) neither
-    returns nor calls `mark_progress` for `timeout` seconds, or if no rank makes progress:
+    waits for another rank makes no progress. The run hangs if no rank makes progress, or if a call of the user's code
+    (`watched_user_call`) neither returns nor calls `mark_progress`:
 
     * for `timeout` seconds;
-    * after a stop signal, for `stop_timeout` seconds, or for twice the longest silence so far if that is longer: a step
-      of a large model may be silent for minutes.
+    * after a stop signal, for `stop_timeout` seconds, or for twice the longest silence or call so far if longer:
+      a step of a large model may be silent for minutes.
 
     Then every rank writes its stacks to `log` and standard error, and ends with exit code 87. A rank whose process was
     stopped (SIGSTOP) is continued first. If a stop signal comes while a process is stopped, the stacks are written at
@@ -260,7 +260,9 @@ class Watchdog:
             return self._store.ended
         if clock.store_lost is not None and now - clock.store_lost > _GRACE_SECONDS:
             return "failed", "rank 0 has ended"
-        if (call := user_call()) and now - max(call.began, last_mark(), clock.resumed) > self._timeout:
+        call = user_call()
+        silence_of_call = now - max(call.began, last_mark(), clock.resumed) if call else 0.0
+        if call and silence_of_call > self._timeout:
             return "hung", (
                 f"{call.what} has not returned for {now - call.began:.0f} s (distributed_timeout={self._timeout:g}; "
                 "raise it if that is too short for it)"
@@ -277,6 +279,8 @@ class Watchdog:
             self._dump_all_ranks(frozen)
         if frozen and waited > limit:
             return "hung", f"{frozen}, {waited:.0f} s after the stop request"
+        if call and min(silence_of_call, waited) > max(limit, 2 * longest_user_call()):
+            return "hung", f"{call.what} has not returned for {waited:.0f} s after the stop request"
         if min(silence, waited) > max(limit, 2 * clock.longest_silence):
             return "hung", f"no rank has made progress for {silence:.0f} s after the stop request"
         return None
