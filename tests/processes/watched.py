@@ -94,7 +94,9 @@ def fibonacci(number: int) -> int:
 
 
 def never_return_to_rank_0() -> None:
-    """Computes without end in code of the user's on rank 0."""
+    """Computes without end in code of the user's on rank 0, the second time that it is called."""
+    with watched_user_call("MyReward.score"):
+        pass
     if rank == 0:
         with watched_user_call("MyReward.score"):
             compute(1000)

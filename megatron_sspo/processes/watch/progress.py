@@ -26,7 +26,7 @@ class UserCall:
 
 _last_mark = 0.0
 _user_call: UserCall | None = None
-_longest_user_call = 0.0
+_longest_user_calls: dict[str, float] = {}  # by what was called, in seconds
 
 
 def mark_progress() -> None:
@@ -55,7 +55,7 @@ def watched_user_call(what: str) -> Iterator[None]:
 
     It does nothing in other threads than the main one, for which the main thread waits, and within another such call.
     """
-    global _user_call, _longest_user_call
+    global _user_call
     if _user_call is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -64,7 +64,7 @@ def watched_user_call(what: str) -> Iterator[None]:
         yield
     finally:
         _user_call = None
-        _longest_user_call = max(_longest_user_call, time.monotonic() - call.began)
+        _longest_user_calls[what] = max(_longest_user_calls.get(what, 0.0), time.monotonic() - call.began)
 
 
 def user_call() -> UserCall | None:
@@ -72,6 +72,6 @@ def user_call() -> UserCall | None:
     return _user_call
 
 
-def longest_user_call() -> float:
-    """Returns the duration of the longest call of the user's code that has returned, in seconds; 0 if none has."""
-    return _longest_user_call
+def longest_user_call(what: str) -> float | None:
+    """Returns the duration of the longest call of this code of the user's, in seconds; None if none has returned."""
+    return _longest_user_calls.get(what)

@@ -83,8 +83,8 @@ class Watchdog:
     (`watched_user_call`) neither returns nor calls `mark_progress`:
 
     * for `timeout` seconds;
-    * after a stop signal, for `stop_timeout` seconds, or for twice the longest silence or call so far if longer:
-      a step of a large model may be silent for minutes.
+    * after a stop signal, for `stop_timeout` seconds, or for twice the longest silence, or the longest call of that
+      code, so far if longer: a step of a large model may be silent for minutes. The first call of a code is not judged.
 
     Then every rank writes its stacks to `log` and standard error, and ends with exit code 87. A rank whose process was
     stopped (SIGSTOP) is continued first. If a stop signal comes while a process is stopped, the stacks are written at
@@ -262,6 +262,7 @@ class Watchdog:
             return "failed", "rank 0 has ended"
         call = user_call()
         silence_of_call = now - max(call.began, last_mark(), clock.resumed) if call else 0.0
+        longest_call = longest_user_call(call.what) if call else None
         if call and silence_of_call > self._timeout:
             return "hung", (
                 f"{call.what} has not returned for {now - call.began:.0f} s (distributed_timeout={self._timeout:g}; "
@@ -279,7 +280,7 @@ class Watchdog:
             self._dump_all_ranks(frozen)
         if frozen and waited > limit:
             return "hung", f"{frozen}, {waited:.0f} s after the stop request"
-        if call and min(silence_of_call, waited) > max(limit, 2 * longest_user_call()):
+        if call and longest_call is not None and min(silence_of_call, waited) > max(limit, 2 * longest_call):
             return "hung", f"{call.what} has not returned for {waited:.0f} s after the stop request"
         if min(silence, waited) > max(limit, 2 * clock.longest_silence):
             return "hung", f"no rank has made progress for {silence:.0f} s after the stop request"
