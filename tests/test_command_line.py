@@ -45,6 +45,8 @@ def test_ctrl_c_while_the_modules_are_being_imported() -> None:
     program = """
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background jobs
+
 class Interrupt:
     def find_spec(self, name, *_):
         if name == "megatron_sspo.errors":

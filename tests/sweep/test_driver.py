@@ -29,7 +29,8 @@ from megatron_sspo.sweep.folder import read_sweep
 from megatron_sspo.sweep.progress import SweepProgress
 
 prepare_process()
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background jobs
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background jobs,
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup ignores this one
 folder = Path(sys.argv[1])
 parent = os.getppid() if sys.argv[3:] == ["--with-parent"] else None
 sys.executable = sys.argv[2]
