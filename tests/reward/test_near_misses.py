@@ -501,3 +501,41 @@ def test_numbers_beyond_floating_point_are_not_all_the_same(gold: str, answer: s
 )
 def test_points_parameters_and_units_beside_a_box(gold: str, answer: str, right: bool) -> None:
     assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("12", "12 billionths", False),
+        ("12", "12 sixteenths", False),
+        ("12", "12 twentieths", False),
+        ("12", "12 elevenths", False),
+        ("12", "12 quadrillion", False),
+        ("12", "I doubt it is 12", False),
+        ("12", "It is unlikely to be 12", False),
+        ("12", "Suppose x = 12. Contradiction.", False),
+        ("12", "There are 12 of them.", True),
+        ("12", "12 of the 13", False),
+        ("12", "the 5th term is 12", True),
+        ("5", "the 5th term is 12", False),
+        ("12", "- The answer is 12.", True),
+        ("-12", "- 12", True),
+        ("12", "$n=12$ is the smallest", True),
+        ("12", "12 is the smallest possible value.", True),
+        ("12", "12 is the smallest number that fails", False),
+        ("24", "C) 24", True),
+        ("24", "C. 24", True),
+        ("540", "A: 540", True),
+        ("B: 540", "A: 540", False),
+        ("[1,4]", "x in [1, 4]", True),
+        ("[1,4]", r"f(x) \in [1,4]", True),
+        ("[1,4]", "x in [1, 5]", False),
+        ("f(x)=2x", r"f: x \mapsto 2x", True),
+        ("f(x)=2x", r"f: x \mapsto 2y", False),
+        ("No", "No — it is not prime.", True),
+        ("No", "No - not always", False),
+        ("Yes", "Yes — not always", False),
+    ],
+)
+def test_words_and_letters_around_the_answer(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right

@@ -125,7 +125,7 @@ _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
     r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
-    r"after [a-z]+ing(?: [a-z]+){0,4}),\s+)?"
+    r"after [a-z]+ing(?: [a-z]+){0,4})[,:]\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
     r"(?:is|are|:|=|(?:should|must|would) be)|it's|(?:it|that|this)\s+(?:is|will\s+be|was))\s*:?\s+)?",
     re.IGNORECASE,
@@ -136,7 +136,7 @@ _CHANGING = (
     "than|if|unless|or|and|negation|converse|contrary"
 )
 _SENTENCE = re.compile(
-    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+(?:-[a-z]+)*\s+){{1,6}}"
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)(?:[a-z]+(?:-[a-z]+)*|[0-9]+(?:st|nd|rd|th))\s+){{1,6}}"
     r"(?:(?<=\bvalue of )(?:\\[A-Za-z]+|[A-Za-z](?![A-Za-z])|[-+*/^_(){}|0-9\s]){1,40}\s)?"
     r"(?:(?:is|are)(?:\s+equal\s+to)?|equals)"
     r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
@@ -171,7 +171,9 @@ _SET_OF_POINTS = re.compile(
     r"^(\\?\{(?:[^{}:|=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*?(?:\s*\\in\s*\\mathbb\{[NZQ]\})?)"
     r"\s*(?:\\in\s*\\mathbb\{R\}(?:\^(?:[0-9n]|\{[0-9n]\}))?\s*)?[:|]\s*"
 )
-_MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*\\in(?![A-Za-z])\s*")
+_MEMBER_OF = re.compile(
+    r"^(?:[A-Za-z](?:\([a-z]\))?|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*(?:\\in(?![A-Za-z])|\bin(?=\s*[(\[]))\s*"
+)
 _ALL = re.compile(r"^(?:for\s+)?all\s+(?:real\s+)?(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))", re.IGNORECASE)
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
 _SEPARATOR_STARTS = frozenset(" ao,;\\")
@@ -272,7 +274,7 @@ def clean(text: str) -> str:
     text = drop_lead(_SENTENCE_WITH_FORMULA.sub("", _SENTENCE.sub("", _LEAD_IN.sub("", text))))
     if "all" in text[:12].lower():
         text = _ALL.sub("", text)
-    if "\\" in text:
+    if "in" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
         text = _SET_OF_MULTIPLES.sub(r"\1, \2", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
