@@ -115,6 +115,7 @@ _ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
 _FINAL_LINE = re.compile(r"^#{4,}[ \t]*((?:\*\*)?[-+]?(?:\\?\$|[€£])?\s*[-+]?\.?[0-9][^\n]*)", re.MULTILINE)  # of GSM8K
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
+_FENCE = re.compile(r"^\s*```[a-z]*\n")
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
 _POINTS_IN_MILLIONS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])")  # 1.234.567 is no decimal
@@ -125,9 +126,10 @@ _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
     r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
-    r"after [a-z]+ing(?: [a-z]+){0,4})[,:]\s+)?"
+    r"after [a-z]+ing(?: [a-z]+){0,4}|by [a-z]+(?:[ -][a-z]+){0,4})[,:]\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
-    r"(?:is|are|:|=|(?:should|must|would) be)|it's|(?:it|that|this)\s+(?:is|will\s+be|was))\s*:?\s+)?",
+    r"(?:is|are|:|=|(?:should|must|would) be)|it's|"
+    r"(?:it|that|this)\s+(?:is|will\s+be|was)|there\s+are(?=\s+[$(0-9\\])|both(?=\s.+\sand\s))\s*:?\s+)?",
     re.IGNORECASE,
 )
 # Words before "is" that change what follows: "The number that is not the answer is 5".
@@ -152,7 +154,7 @@ _SENTENCE_WITH_FORMULA = re.compile(
 )
 # "7, because 3 + 4 = 7"; a reason in which another answer may be is kept
 _REASON = re.compile(
-    r",?\s(?:because|since)\s(?:(?!\b(?:or|not|but|maybe|perhaps|also|wrong)\b|[;?]).)*$", re.IGNORECASE
+    r"(?<!\(),?\s(?:because|since)\s(?:(?!\b(?:or|not|but|maybe|perhaps|also|wrong)\b|[;?]).)*$", re.IGNORECASE
 )
 _CONDITION = r"(?:[^{}|:,;]|\{[^{}|:,;]*\})*"
 _SET_BUILDER = re.compile(
@@ -239,7 +241,7 @@ def clean(text: str) -> str:
         text = _DELIMITERS.sub("", text)
     if "$" in text:
         text = (text if _AMOUNT.fullmatch(text) else _DOLLAR.sub("", text)).replace("\\$", "$")
-    text = text.strip("` \n\t")
+    text = _FENCE.sub("", text).strip("` \n\t")
     if "\\\\" in text and "\\begin" not in text:
         text = _END_OF_LINE.sub("\n", text)
     if "." in text or "…" in text or "dots" in text:

@@ -72,6 +72,12 @@ _INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
 _CUT_OFF = re.compile(r"(?<=\S)\s+(?:or|and|but)$")  # "5 or"
+# "answer + 1 = 42" and "the square of the answer is 42" do not state the answer.
+_OF_ANSWER = re.compile(
+    r"\banswer\s*(?:(?:[-+*/^]|\\times|\\cdot|mod)\s*\{?[0-9]+\}?\s*=|plus|minus|times|divided|squared|cubed|doubled|halved)|"
+    r"(?:[0-9)]\s*[-+*/^]|^-)\s*answer\s*=|(?<!value )\bof (?:the|my|our) answer\b",
+    re.IGNORECASE,
+)
 _NAME_OF_EXCEPTION = re.compile(r"([A-Za-z])\s*\\ne(?![A-Za-z])")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _WORD_OF_CONDITION = re.compile(r"\s+(?:for|when|if|where|with)\s+(?=\S{1,20}\s*(?:[<>]|\\[lg]e(?![a-z])))")
@@ -95,7 +101,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return False
     if gold == answer:
         return True
-    if max(len(gold), len(answer)) > LONGEST:
+    if max(len(gold), len(answer)) > LONGEST or (_OF_ANSWER.search(answer) and not _OF_ANSWER.search(gold)):
         return False
     gold, answer = clean(gold), clean(answer)
     if not gold or not answer or ("?" in answer and "?" not in gold) or _CUT_OFF.search(answer):
@@ -104,7 +110,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return True
     if contradicts(gold, answer):
         return False
-    gold = drop_multiplicity(gold)
+    gold = drop_whole(answer, drop_multiplicity(gold))
     answer = drop_whole(gold, drop_domain(gold, drop_remark(gold, drop_steps(gold, answer))))
     if "\\ne" in gold and "\\ne" not in answer:
         gold = drop_domain(answer, gold)
