@@ -191,3 +191,31 @@ def test_the_last_sentence_or_clause_concludes(gold: str, answer: str, right: bo
 )
 def test_an_explanation_after_the_answer_changes_nothing(gold: str, answer: str, right: bool) -> None:
     assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("7", "$2x + 1 = 15$\n$2x = 14$\n$x = 7$", True),
+        ("14", "2x + 1 = 15\n2x = 14\nx = 7", False),
+        ("7", r"\begin{aligned} 2x+1 &= 15 \\ 2x &= 14 \\ x &= 7 \end{aligned}", True),
+        ("7", "2x = 14, x = 7, x = 8", False),
+        ("7", "x = 8, 2x = 14, x = 7", False),
+        ("3", "x+y=5, x=3", False),
+        ("3", "2y=4, x=3", False),
+        ("2,3", "x^2-5x+6=0, x=2, x=3", True),
+        ("2", "x^2-5x+6=0, x=2, x=3", False),
+        ("-3", "x=2, x=-3", False),
+        ("x^2+1=0, x=3", "x=3", False),
+        ("64", "5 * 8 = 40\n3 * 8 = 24\n40 + 24 = 64", True),
+        ("64", "5 * 8 = 40\n3 * 8 = 24\n40 + 24 = 65", False),
+        ("40", "5 * 8 = 40\n3 * 8 = 24\n40 + 24 = 64", False),
+        ("8", "6+1=7, 6+2=8", False),
+        ("x+y=3, x-y=1", "x+y=3\nx-y=1", True),
+        ("7", "\\a" * 900 + "\n", False),
+    ],
+)
+def test_of_several_equations_the_last_is_the_answer_if_the_others_are_its_steps(
+    gold: str, answer: str, right: bool
+) -> None:
+    assert is_equivalent((gold, answer)) is right

@@ -111,7 +111,9 @@ _ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?:(?<![0-9A-Za-z)}])\s*\+|^(?:positive|plus)\s)\s*(?=\\infty)")
 _BULLET = re.compile(r"^\s*(?:[-*]\s+|(?=[A-Za-z]\s*=))")
-_ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
+_EQUATION = re.compile(
+    r"(?:(?![A-Za-z]{2})[^=,<>:\\]|\\[A-Za-z]+(?![A-Za-z])|\\[^A-Za-z])+=[^=,]*"
+)  # one line of "x = 1" and "y = 2"
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
 _FINAL_LINE = re.compile(r"^#{4,}[ \t]*((?:\*\*)?[-+]?(?:\\?\$|[€£])?\s*[-+]?\.?[0-9][^\n]*)", re.MULTILINE)  # of GSM8K
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
@@ -267,7 +269,7 @@ def clean(text: str) -> str:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
     if "\n" in text:
         lines = [_BULLET.sub("", line) for line in text.split("\n") if line.strip()]
-        text = ", ".join(lines) if all(map(_ASSIGNMENT.fullmatch, lines)) else text
+        text = ", ".join(lines) if all(map(_EQUATION.fullmatch, lines)) else text
     text = " ".join(text.split())
     if "ecause" in text or "ince" in text:
         reason = _REASON.search(text)

@@ -36,6 +36,7 @@ from megatron_sspo.reward.answers.rows import (
 )
 from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
 from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union
+from megatron_sspo.reward.answers.unsolved import drop_equations
 from megatron_sspo.reward.answers.values import (
     RELATION,
     Formulas,
@@ -111,6 +112,8 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     if contradicts(gold, answer):
         return False
     gold = drop_whole(answer, drop_multiplicity(gold))
+    if drop_equations(gold) == gold:
+        answer = drop_equations(answer)
     answer = drop_whole(gold, drop_domain(gold, drop_remark(gold, drop_steps(gold, answer))))
     if "\\ne" in gold and "\\ne" not in answer:
         gold = drop_domain(answer, gold)
@@ -369,6 +372,8 @@ def _compare_items(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     """Compares single values, equations, and chains of equations."""
     if _OTHER_THAN.search(answer) and not _OTHER_THAN.search(gold):
         return False
+    if any(len(split_equation(text)) > _LONGEST_CHAIN for text in (gold, answer)):
+        return False
     order, other_order = read_order(gold), read_order(answer)
     if order and other_order:
         pairs = zip(order[0], other_order[0], strict=False)
@@ -411,8 +416,6 @@ def _compare_chain(golds: tuple[str, ...], answers: tuple[str, ...], formulas: F
 
     A decimal side may be the value of another side, rounded at its last digit: `2\\sqrt{3} = 3.46`.
     """
-    if max(len(golds), len(answers)) > _LONGEST_CHAIN:
-        return False
     final = [any_of(compare_values(gold, answer, formulas) for gold in golds) for answer in answers]
     if all(verdict is False for verdict in final):
         return False
