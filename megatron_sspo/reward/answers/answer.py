@@ -117,6 +117,7 @@ _EQUATION = re.compile(
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
 _FINAL_LINE = re.compile(r"^#{4,}[ \t]*((?:\*\*)?[-+]?(?:\\?\$|[€£])?\s*[-+]?\.?[0-9][^\n]*)", re.MULTILINE)  # of GSM8K
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
+_X_AS_TIMES = re.compile(r"(?<=[0-9])(?<!(?<![0-9.])0)(?: x |x)(?=[0-9][0-9.]*(?![0-9.A-Za-z^_({]))")  # 3x4 = 12
 _FENCE = re.compile(r"^\s*```[a-z]*\n")
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
@@ -128,7 +129,8 @@ _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
     r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
-    r"after [a-z]+ing(?: [a-z]+){0,4}|by [a-z]+(?:[ -][a-z]+){0,4})[,:]\s+)?"
+    r"after [a-z]+ing(?: [a-z]+){0,4}|by [a-z]+(?:[ -][a-z]+){0,4}|"
+    r"(?:solving|simplifying|adding|summing|substituting|combining|factoring|expanding|rearranging)(?: [a-z]+){0,4})[,:]\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
     r"(?:is|are|:|=|(?:should|must|would) be)|it's|"
     r"(?:it|that|this)\s+(?:is|will\s+be|was)|there\s+are(?=\s+[$(0-9\\])|both(?=\s.+\sand\s))\s*:?\s+)?",
@@ -253,6 +255,8 @@ def clean(text: str) -> str:
         text = _ROOT.sub(lambda m: f"{_ROOTS.get(m[1], _SQUARE_ROOT)}{{{m[2] or m[3]}}}", text)
     if "~" in text:
         text = re.sub(r"(?:^|(?<=\s))~+\s*(?=[0-9])", r"\\approx ", text).replace("~", " ")
+    if "x" in text:
+        text = _X_AS_TIMES.sub(r"\\times ", text)
     text = _THOUSANDS.sub("", text)
     if text.count(".") > 1:
         text = _POINTS_IN_MILLIONS.sub(lambda m: m.group().replace(".", ""), text)

@@ -22,7 +22,7 @@ _END_OF_CLAUSE = re.compile(
     re.IGNORECASE,
 )
 _CONDITION = re.compile(
-    r"\b(?:if|unless|suppose|supposing|assum(?:e|ing)|when|without|with|ignor(?:e|ing)|otherwise|n?or|n?either|not|but|case|except|"
+    r"\b(?:if|unless|suppose|supposing|assum(?:e|ing)|when|without|^with|ignor(?:e|ing)|otherwise|n?or|n?either|not|but|case|except|"
     r"would|could|might|perhaps|maybe|between|about|around|approximately|roughly|close|guess|answers?)\b",
     re.IGNORECASE,
 )
