@@ -129,8 +129,8 @@ _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
     r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
-    r"after [a-z]+ing(?: [a-z]+){0,4}|by [a-z]+(?:[ -][a-z]+){0,4}|"
-    r"(?:solving|simplifying|adding|summing|substituting|combining|factoring|expanding|rearranging)(?: [a-z]+){0,4})[,:]\s+)?"
+    r"(?:after [a-z]+ing|by [a-z]+(?:-[a-z]+)?|solving|simplifying|adding|summing|substituting|combining|factoring|"
+    r"expanding|rearranging)(?: [a-z]+){0,4})[,:]\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
     r"(?:is|are|:|=|(?:should|must|would) be)|it's|"
     r"(?:it|that|this)\s+(?:is|will\s+be|was)|there\s+are(?=\s+[$(0-9\\])|both(?=\s.+\sand\s))\s*:?\s+)?",

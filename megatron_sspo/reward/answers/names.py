@@ -45,18 +45,8 @@ _VALUE_AND_WORDS = re.compile(
 _FILLERS = frozenset(("a", "an", "the", "of", "is", "value", "total", "answer", "final"))
 _REJECTIONS = frozenset(
     (
-        "not",
-        "discard",
-        "reject",
-        "rejected",
-        "extraneous",
-        "wrong",
-        "incorrect",
-        "false",
-        "except",
-        "suppose",
-        "assume",
-        "assuming",
+        *("not", "discard", "reject", "rejected", "extraneous", "wrong", "incorrect", "false", "except", "example"),
+        *("suppose", "assume", "assuming"),
     )
 )
 _NO_LETTERS = FUNCTIONS | {
