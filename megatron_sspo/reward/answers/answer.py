@@ -129,8 +129,8 @@ _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
     r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
-    r"(?:after [a-z]+ing|by [a-z]+(?:-[a-z]+)?|solving|simplifying|adding|summing|substituting|combining|factoring|"
-    r"expanding|rearranging)(?: [a-z]+){0,4})[,:]\s+)?"
+    r"(?:after [a-z]+ing|by [a-z]+(?:-[a-z]+)?|using|solving|simplifying|adding|summing|substituting|combining|"
+    r"factoring|expanding|rearranging)(?: [a-z]+){0,4})[,:]\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
     r"(?:is|are|:|=|(?:should|must|would) be)|it's|"
     r"(?:it|that|this)\s+(?:is|will\s+be|was)|there\s+are(?=\s+[$(0-9\\])|both(?=\s.+\sand\s))\s*:?\s+)?",
@@ -142,7 +142,7 @@ _CHANGING = (
     "than|if|unless|or|and|negation|converse|contrary"
 )
 _SENTENCE = re.compile(
-    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)(?:[a-z]+(?:-[a-z]+)*|[0-9]+(?:st|nd|rd|th))\s+){{1,6}}"
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)(?:[a-z]+(?:-[a-z]+)*|[0-9]+(?:st|nd|rd|th)|(?<=[a-z]\s)[0-9]+)\s+){{1,12}}"
     r"(?:(?<=\bvalue of )(?:\\[A-Za-z]+|[A-Za-z](?![A-Za-z])|[-+*/^_(){}|0-9\s]){1,40}\s)?"
     r"(?:(?:is|are)(?:\s+equal\s+to)?|equals)"
     r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",

@@ -142,7 +142,7 @@ _CONSEQUENCE = re.compile(r"^(?:=>?|->|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]igh
 _NEGATIVE = re.compile(r"^(?:negative|minus)\s+(?=[0-9\\.])", re.IGNORECASE)
 _HALF_DAY = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
 _OPTION = re.compile(
-    r"^(?:(?:I\s+)?(?:would\s+)?(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
+    r"^(?:(?:I\s+)?(?:would\s+)?(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice|letter|answer)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
     re.IGNORECASE,
 )
 _ONLY_LETTERS = re.compile(r"(?<=[A-J)IV])\s+only$")  # of the choices: A, C only

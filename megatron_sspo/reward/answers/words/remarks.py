@@ -31,7 +31,7 @@ _MULTIPLICITY = re.compile(rf"\s*\(\s*(?:{_OF_ROOT})\s*\)$", re.IGNORECASE)
 _IN_BRACKETS = re.compile(
     rf"\s*\(\s*(?:{_CONDITION}|(?P<rejected>{_PLACES})\s+(?:is|are)\s+(?:rejected|discarded|extraneous|invalid)|"
     rf"rounded\s+to\s+(?:the\s+nearest\s+[a-z]+|[a-z0-9]+\s+(?:decimals?|(?:decimal|significant)\s+(?:place|figure|digit)s?))|"
-    rf"{_REASON}|(?:(?:which|this|it)\s+is\s+)?{_KIND})\s*\)$",
+    rf"{_REASON}|verified|checked|(?:by|using|from)\s[A-Za-z' -]+|(?:(?:which|this|it)\s+is\s+)?{_KIND})\s*\)$",
     re.IGNORECASE,
 )
 # "7 when x = 1" may have other values elsewhere, if no comma sets the condition apart.
