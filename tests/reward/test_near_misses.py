@@ -1,5 +1,7 @@
 """Answers that look like the gold answer and are not, beside the right ones of the same kind."""
 
+import time
+
 import pytest
 
 from megatron_sspo.reward.answers.verify import is_equivalent
@@ -596,3 +598,10 @@ def test_points_parameters_and_units_beside_a_box(gold: str, answer: str, right:
 )
 def test_words_and_letters_around_the_answer(gold: str, answer: str, right: bool) -> None:
     assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize("answer", [r"\{" + r"a\cdot " * 200, r"\{(a" + r"\times b" * 200])
+def test_a_set_of_many_commands_is_read_in_linear_time(answer: str) -> None:
+    started = time.process_time()
+    assert not is_equivalent(("42", answer))
+    assert time.process_time() - started < 5

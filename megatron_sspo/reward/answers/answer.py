@@ -170,11 +170,11 @@ _SET_OF_EQUATION = re.compile(
     r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]\s*(\1\s*=[^|:;]*,\s*[a-z]\s*\\in[^|:;,]*)\\?\}$"
 )
 _SET_OF_MULTIPLES = re.compile(  # \{2k\pi \mid k \in \mathbb{Z}\}
-    r"^\\?\{((?:[^{}|:;,=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*)[|:]\s*([a-z]\s*\\in\s*(?:\\mathbb\{Z\}|Z))\s*\\?\}$"
+    r"^\\?\{((?:[^{}|:;,=<>\\]|\\(?!in(?![a-z]))[a-z]+(?![a-z])|\{[^{}]*\})*)[|:]\s*([a-z]\s*\\in\s*(?:\\mathbb\{Z\}|Z))\s*\\?\}$"
 )
 # \{(x,y) \in \mathbb{R}^2 : x^2 + y^2 = 1\}, and other sets with a colon
 _SET_OF_POINTS = re.compile(
-    r"^(\\?\{(?:[^{}:|=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*?(?:\s*\\in\s*\\mathbb\{[NZQ]\})?)"
+    r"^(\\?\{(?:[^{}:|=<>\\]|\\(?!in(?![a-z]))[a-z]+(?![a-z])|\{[^{}]*\})*?(?:\s*\\in\s*\\mathbb\{[NZQ]\})?)"
     r"\s*(?:\\in\s*\\mathbb\{R\}(?:\^(?:[0-9n]|\{[0-9n]\}))?\s*)?[:|]\s*"
 )
 _MEMBER_OF = re.compile(
