@@ -1,5 +1,7 @@
 """Answers that look like the gold answer and are not, beside the right ones of the same kind."""
 
+import time
+
 import pytest
 
 from megatron_sspo.reward.answers.verify import is_equivalent
@@ -501,3 +503,105 @@ def test_numbers_beyond_floating_point_are_not_all_the_same(gold: str, answer: s
 )
 def test_points_parameters_and_units_beside_a_box(gold: str, answer: str, right: bool) -> None:
     assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("12", "12 billionths", False),
+        ("12", "12 sixteenths", False),
+        ("12", "12 twentieths", False),
+        ("12", "12 elevenths", False),
+        ("12", "12 quadrillion", False),
+        ("12", "I doubt it is 12", False),
+        ("12", "It is unlikely to be 12", False),
+        ("12", "Suppose x = 12. Contradiction.", False),
+        ("12", "There are 12 of them.", True),
+        ("12", "12 of the 13", False),
+        ("12", "the 5th term is 12", True),
+        ("5", "the 5th term is 12", False),
+        ("12", "- The answer is 12.", True),
+        ("-12", "- 12", True),
+        ("12", "$n=12$ is the smallest", True),
+        ("12", "12 is the smallest possible value.", True),
+        ("12", "12 is the smallest number that fails", False),
+        ("24", "C) 24", True),
+        ("24", "C. 24", True),
+        ("540", "A: 540", True),
+        ("B: 540", "A: 540", False),
+        ("[1,4]", "x in [1, 4]", True),
+        ("[1,4]", r"f(x) \in [1,4]", True),
+        ("[1,4]", "x in [1, 5]", False),
+        ("f(x)=2x", r"f: x \mapsto 2x", True),
+        ("f(x)=2x", r"f: x \mapsto 2y", False),
+        ("No", "No — it is not prime.", True),
+        ("No", "No - not always", False),
+        ("Yes", "Yes — not always", False),
+        ("12", "x divides 12", False),
+        ("12", "Another answer is 12", False),
+        ("12", "Note: 12", False),
+        ("12", "3x4=12", True),
+        ("12", "3 x 4 = 12", True),
+        ("13", "3 x 4 = 13", False),
+        ("12", "0x12", False),
+        ("12", "Solving, x = 12.", True),
+        ("12", "He starts with 20 and gives away 8, so he has 12 left.", True),
+        ("12", "With replacement, the answer is 12.", False),
+        ("12", "For example n = 12", False),
+        ("12", "for instance 12", False),
+        ("B", "I would choose B", True),
+        ("B", "I would not choose B", False),
+        ("B", "La respuesta correcta es la B.", True),
+        ("B", "La respuesta es la opci\u00f3n C", False),
+        ("385", "The sum of the first 385 integers", False),
+        ("385", "The sum of the squares of the first 10 positive integers is 385.", True),
+        ("10", "The sum of the squares of the first 10 positive integers is 385.", False),
+        ("385", "Using the formula, the sum is 385.", True),
+        ("385", "385 (by the formula)", True),
+        ("385", "385 (by 2)", False),
+        ("9/16", "nine sixteenths", True),
+        ("9/16", "nine sixteen", False),
+        ("0.05", "five hundredths", True),
+        ("C", "Letter C", True),
+        ("36", "The square of the answer is 36", False),
+        ("36", "The answer squared is 36", False),
+        ("36", "answer + 1 = 36", False),
+        ("36", "2 * answer = 36", False),
+        ("36", "The value of the answer is 36", True),
+        ("36", "Answer - 36", True),
+        ("36", "Candidate: 36", False),
+        ("11", "There are 5+6=11 ways.", True),
+        ("11", "There are 5*6=11 ways.", False),
+        ("11", "By inclusion-exclusion, 5+7-1=11.", True),
+        ("(b)", "B", True),
+        ("(b)", "(B)", True),
+        ("(b)", "A", False),
+        ("2/3 of the cake", "2/3", True),
+        ("2/3 of the cake", "1/3", False),
+        ("2/3 of the cake", "2/3 of the pie", False),
+        ("5", r"x=5\,(\text{since }x>0)", True),
+        ("5", "x = 5 (x = -5 is rejected)", True),
+        ("-5", "x = 5 (x = -5 is rejected)", False),
+        ("5", "x = 5 (x = 5 is rejected)", False),
+        ("3.14", "3.14 (rounded to two decimal places)", True),
+        ("5", "5 is the number of ways.", True),
+        ("5", "5 is the number of ways minus one", False),
+        ("2,3", "Both 2 and 3", True),
+        ("3/4", "```latex\n\\frac{3}{4}\n```", True),
+        ("15", "Por lo tanto, la respuesta es 15.", True),
+        ("15", "Donc la réponse est 15.", True),
+        ("15", "Quindi non 15", False),
+        ("15", "Итак, ответ: 15", True),
+        ("15", "したがって、答えは15です。", True),
+        ("15", "综上所述，答案为15。", True),
+    ],
+)
+def test_words_and_letters_around_the_answer(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize("answer", [r"\{" + r"a\cdot " * 200, r"\{(a" + r"\times b" * 200])
+def test_a_set_of_many_commands_is_read_in_linear_time(answer: str) -> None:
+    started = time.process_time()
+    assert not is_equivalent(("42", answer))
+    assert time.process_time() - started < 5

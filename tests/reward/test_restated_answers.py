@@ -138,3 +138,84 @@ def test_where_a_formula_holds(gold: str, answer: str, right: bool) -> None:
 )
 def test_quantities_in_words(gold: str, answer: str, right: bool) -> None:
     assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("12", "There are 3 rows of 4 chairs. So there are 12 chairs.", True),
+        ("12", "There are 3 rows of 4 chairs.\nSo there are 13 chairs.", False),
+        ("12", "There are 3 rows of 4 chairs.\nSo there are at least 12 chairs.", False),
+        ("12", "We have $a=3$ and $b=4$.\n\nTherefore $ab = 12$.", True),
+        ("4", "We have $a=3$ and $b=4$.\n\nTherefore $ab = 12$.", False),
+        ("12", "The side is 24/2 = 12. So the answer is **12**.", True),
+        ("12", "The answer is 13. So the answer is 12.", False),
+        ("12", "13\nSo 12", False),
+        ("12", "Each of 3 friends gets 4. In total: 12.", True),
+        ("12", "Since 3+4=7 and 7+5=12, the answer is 12.", True),
+        ("12", "Because $x+3=15$, we get $x=12$.", True),
+        ("12", "The roots are 3 and 4, hence their product is 12.", True),
+        ("12", "If repetition is allowed, the answer is 12.", False),
+        ("12", "It is 12 or 13, so the answer is 12.", False),
+        ("12", "Between 11 and 13, so 12", False),
+        ("12", "x=12, so the answer is not 12", False),
+        ("2,3", "(x-2)(x-3)=0. Hence x=2 or x=3.", True),
+        ("2", "(x-2)(x-3)=0. Hence x=2 or x=3.", False),
+        ("B", "A is too small. Hence B.", True),
+        ("B", "C is too small. Hence B is wrong.", False),
+        ("12", "有3行，每行4把。所以共有12把椅子。", True),
+        ("12", "因为3×4=12，所以答案是12。", True),
+        ("12", "因为3×4=12，所以答案不是12。", False),
+    ],
+)
+def test_the_last_sentence_or_clause_concludes(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("12", "Answer: 12\n\nExplanation: There are 3 rows of 4 chairs.", True),
+        ("12", "12\n\n**Note:** we assumed 3 rows.", True),
+        ("12", "The answer is 12\n\nConfidence: 95%", True),
+        ("12", "The answer is 12. We multiply 3 by 4.", True),
+        ("(1,2)", "Answer: $(1,2)$. To see this, put $x=1$.", True),
+        ("12", "Answer: 13\n\nNote: 12", False),
+        ("12", "Answer: 12\n\nNote: actually it is 13.", False),
+        ("12", "The answer is 12. This is wrong. It is 13.", False),
+        ("12", "The answer is 12. We multiply 3 by 4. But it is 13.", False),
+        ("12", "The answer is 12 for n=2. In general it is n+10.", False),
+        ("3", "There are 3 rows. We multiply by 4 to get 12.", False),
+        ("12", "Answer: Alice has 12. Bob has 13.", False),
+    ],
+)
+def test_an_explanation_after_the_answer_changes_nothing(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("7", "$2x + 1 = 15$\n$2x = 14$\n$x = 7$", True),
+        ("14", "2x + 1 = 15\n2x = 14\nx = 7", False),
+        ("7", r"\begin{aligned} 2x+1 &= 15 \\ 2x &= 14 \\ x &= 7 \end{aligned}", True),
+        ("7", "2x = 14, x = 7, x = 8", False),
+        ("7", "x = 8, 2x = 14, x = 7", False),
+        ("3", "x+y=5, x=3", False),
+        ("3", "2y=4, x=3", False),
+        ("2,3", "x^2-5x+6=0, x=2, x=3", True),
+        ("2", "x^2-5x+6=0, x=2, x=3", False),
+        ("-3", "x=2, x=-3", False),
+        ("x^2+1=0, x=3", "x=3", False),
+        ("64", "5 * 8 = 40\n3 * 8 = 24\n40 + 24 = 64", True),
+        ("64", "5 * 8 = 40\n3 * 8 = 24\n40 + 24 = 65", False),
+        ("40", "5 * 8 = 40\n3 * 8 = 24\n40 + 24 = 64", False),
+        ("8", "6+1=7, 6+2=8", False),
+        ("x+y=3, x-y=1", "x+y=3\nx-y=1", True),
+        ("7", "\\a" * 900 + "\n", False),
+    ],
+)
+def test_of_several_equations_the_last_is_the_answer_if_the_others_are_its_steps(
+    gold: str, answer: str, right: bool
+) -> None:
+    assert is_equivalent((gold, answer)) is right

@@ -111,10 +111,14 @@ _ELLIPSIS = re.compile(r"\\[lcv]?dots[a-z]?(?![A-Za-z])|…|(?:\.\s?){2,}\.")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:[Ii]nfinity|infty|inf)(?![A-Za-z])")
 _PLUS_INFINITY = re.compile(r"(?:(?<![0-9A-Za-z)}])\s*\+|^(?:positive|plus)\s)\s*(?=\\infty)")
 _BULLET = re.compile(r"^\s*(?:[-*]\s+|(?=[A-Za-z]\s*=))")
-_ASSIGNMENT = re.compile(r"\s*[A-Za-z]\s*=[^=,]*")  # one line of "x = 1" and "y = 2"
+_EQUATION = re.compile(
+    r"(?:(?![A-Za-z]{2})[^=,<>:\\]|\\[A-Za-z]+(?![A-Za-z])|\\[^A-Za-z])+=[^=,]*"
+)  # one line of "x = 1" and "y = 2"
 _END_OF_LINE = re.compile(r"\\\\\s*(?=[A-Za-z]\s*=)")
 _FINAL_LINE = re.compile(r"^#{4,}[ \t]*((?:\*\*)?[-+]?(?:\\?\$|[€£])?\s*[-+]?\.?[0-9][^\n]*)", re.MULTILINE)  # of GSM8K
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # the notes of GSM8K: 16 - 3 = <<16-3=13>>13
+_X_AS_TIMES = re.compile(r"(?<=[0-9])(?<!(?<![0-9.])0)(?: x |x)(?=[0-9][0-9.]*(?![0-9.A-Za-z^_({]))")  # 3x4 = 12
+_FENCE = re.compile(r"^\s*```[a-z]*\n")
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _PYTHON_POWER = re.compile(r"(?<=[0-9A-Za-z)])\*\*(?:(-?[0-9]+(?:\.[0-9]+)?)|(?=[A-Za-z(-]))")
 _POINTS_IN_MILLIONS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])")  # 1.234.567 is no decimal
@@ -125,9 +129,11 @@ _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _LEAD_IN = re.compile(
     r"^(?:(?:so|thus|hence|therefore|then|finally)\b,?\s+|"
     r"(?:in (?:total|all|conclusion|summary)|altogether|overall|consequently|as a result|"
-    r"after [a-z]+ing(?: [a-z]+){0,4}),\s+)?"
+    r"(?:after [a-z]+ing|by [a-z]+(?:-[a-z]+)?|using|solving|simplifying|adding|summing|substituting|combining|"
+    r"factoring|expanding|rearranging)(?: [a-z]+){0,4})[,:]\s+)?"
     r"(?:(?:(?:the|our|my)?\s*(?:final|correct)?\s*(?:ans(?:wer|\.)?|result|solution)\s*"
-    r"(?:is|are|:|=|(?:should|must|would) be)|it's|(?:it|that|this)\s+(?:is|will\s+be|was))\s*:?\s+)?",
+    r"(?:is|are|:|=|(?:should|must|would) be)|it's|"
+    r"(?:it|that|this)\s+(?:is|will\s+be|was)|there\s+are(?=\s+[$(0-9\\])|both(?=\s.+\sand\s))\s*:?\s+)?",
     re.IGNORECASE,
 )
 # Words before "is" that change what follows: "The number that is not the answer is 5".
@@ -136,7 +142,7 @@ _CHANGING = (
     "than|if|unless|or|and|negation|converse|contrary"
 )
 _SENTENCE = re.compile(
-    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)[a-z]+(?:-[a-z]+)*\s+){{1,6}}"
+    rf"^(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the|our|my)\s+(?:(?!(?:{_CHANGING})\b)(?:[a-z]+(?:-[a-z]+)*|[0-9]+(?:st|nd|rd|th)|(?<=[a-z]\s)[0-9]+)\s+){{1,12}}"
     r"(?:(?<=\bvalue of )(?:\\[A-Za-z]+|[A-Za-z](?![A-Za-z])|[-+*/^_(){}|0-9\s]){1,40}\s)?"
     r"(?:(?:is|are)(?:\s+equal\s+to)?|equals)"
     r"\s*:?\s+(?=[-0-9\\({\[]|[A-Za-z]\b(?!\s+[A-Za-z])|(?:an?\s+)?[A-Za-z]+\s*\.?$)",
@@ -152,7 +158,7 @@ _SENTENCE_WITH_FORMULA = re.compile(
 )
 # "7, because 3 + 4 = 7"; a reason in which another answer may be is kept
 _REASON = re.compile(
-    r",?\s(?:because|since)\s(?:(?!\b(?:or|not|but|maybe|perhaps|also|wrong)\b|[;?]).)*$", re.IGNORECASE
+    r"(?<!\(),?\s(?:because|since)\s(?:(?!\b(?:or|not|but|maybe|perhaps|also|wrong)\b|[;?]).)*$", re.IGNORECASE
 )
 _CONDITION = r"(?:[^{}|:,;]|\{[^{}|:,;]*\})*"
 _SET_BUILDER = re.compile(
@@ -164,14 +170,16 @@ _SET_OF_EQUATION = re.compile(
     r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]\s*(\1\s*=[^|:;]*,\s*[a-z]\s*\\in[^|:;,]*)\\?\}$"
 )
 _SET_OF_MULTIPLES = re.compile(  # \{2k\pi \mid k \in \mathbb{Z}\}
-    r"^\\?\{((?:[^{}|:;,=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*)[|:]\s*([a-z]\s*\\in\s*(?:\\mathbb\{Z\}|Z))\s*\\?\}$"
+    r"^\\?\{((?:[^{}|:;,=<>\\]|\\(?!in(?![a-z]))[a-z]+(?![a-z])|\{[^{}]*\})*)[|:]\s*([a-z]\s*\\in\s*(?:\\mathbb\{Z\}|Z))\s*\\?\}$"
 )
 # \{(x,y) \in \mathbb{R}^2 : x^2 + y^2 = 1\}, and other sets with a colon
 _SET_OF_POINTS = re.compile(
-    r"^(\\?\{(?:[^{}:|=<>\\]|\\(?!in(?![a-z]))[a-z]+|\{[^{}]*\})*?(?:\s*\\in\s*\\mathbb\{[NZQ]\})?)"
+    r"^(\\?\{(?:[^{}:|=<>\\]|\\(?!in(?![a-z]))[a-z]+(?![a-z])|\{[^{}]*\})*?(?:\s*\\in\s*\\mathbb\{[NZQ]\})?)"
     r"\s*(?:\\in\s*\\mathbb\{R\}(?:\^(?:[0-9n]|\{[0-9n]\}))?\s*)?[:|]\s*"
 )
-_MEMBER_OF = re.compile(r"^(?:[A-Za-z]|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*\\in(?![A-Za-z])\s*")
+_MEMBER_OF = re.compile(
+    r"^(?:[A-Za-z](?:\([a-z]\))?|\\[a-z]+|\([a-z](?:,\s*[a-z])+\))\s*(?:\\in(?![A-Za-z])|\bin(?=\s*[(\[]))\s*"
+)
 _ALL = re.compile(r"^(?:for\s+)?all\s+(?:real\s+)?(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))", re.IGNORECASE)
 _SEPARATOR = re.compile(r"\s*(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*|\\cup(?![A-Za-z])|[,;]")
 _SEPARATOR_STARTS = frozenset(" ao,;\\")
@@ -237,7 +245,7 @@ def clean(text: str) -> str:
         text = _DELIMITERS.sub("", text)
     if "$" in text:
         text = (text if _AMOUNT.fullmatch(text) else _DOLLAR.sub("", text)).replace("\\$", "$")
-    text = text.strip("` \n\t")
+    text = _FENCE.sub("", text).strip("` \n\t")
     if "\\\\" in text and "\\begin" not in text:
         text = _END_OF_LINE.sub("\n", text)
     if "." in text or "…" in text or "dots" in text:
@@ -247,6 +255,8 @@ def clean(text: str) -> str:
         text = _ROOT.sub(lambda m: f"{_ROOTS.get(m[1], _SQUARE_ROOT)}{{{m[2] or m[3]}}}", text)
     if "~" in text:
         text = re.sub(r"(?:^|(?<=\s))~+\s*(?=[0-9])", r"\\approx ", text).replace("~", " ")
+    if "x" in text:
+        text = _X_AS_TIMES.sub(r"\\times ", text)
     text = _THOUSANDS.sub("", text)
     if text.count(".") > 1:
         text = _POINTS_IN_MILLIONS.sub(lambda m: m.group().replace(".", ""), text)
@@ -263,7 +273,7 @@ def clean(text: str) -> str:
         text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1]}}}" if m[1] else "^", text)
     if "\n" in text:
         lines = [_BULLET.sub("", line) for line in text.split("\n") if line.strip()]
-        text = ", ".join(lines) if all(map(_ASSIGNMENT.fullmatch, lines)) else text
+        text = ", ".join(lines) if all(map(_EQUATION.fullmatch, lines)) else text
     text = " ".join(text.split())
     if "ecause" in text or "ince" in text:
         reason = _REASON.search(text)
@@ -272,7 +282,7 @@ def clean(text: str) -> str:
     text = drop_lead(_SENTENCE_WITH_FORMULA.sub("", _SENTENCE.sub("", _LEAD_IN.sub("", text))))
     if "all" in text[:12].lower():
         text = _ALL.sub("", text)
-    if "\\" in text:
+    if "in" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
         text = _SET_OF_MULTIPLES.sub(r"\1, \2", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))

@@ -6,9 +6,10 @@ from megatron_sspo.reward.answers.values import tokens_of
 
 _LETTER = re.compile(r"\(?([A-J])\)?")
 _SMALL_LETTER = re.compile(r"\(?([a-j])\)?")
+_BRACKETED_LETTER = re.compile(r"^\([a-j]\)")
 _LETTERS = re.compile(r"(?:\([A-J]\)|[A-J])(?:(?:\s*[,;]\s*|\s+and\s+|\s+)?(?:\([A-J]\)|[A-J]))+")
 _WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
-_LETTER_BEFORE_TEXT = re.compile(r"\([A-E]\)\s*(?=[-0-9\\$])(?!\\(?:times|cdot|pm))")
+_LETTER_BEFORE_TEXT = re.compile(r"(?:\([A-E]\)\s*|[A-E][.:)]\s+)(?=[-0-9\\$])(?!\\(?:times|cdot|pm))")
 _NUMBER = re.compile(r"^[-+\\(]?[0-9\\]")
 _BEFORE_WORDS = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
 _REJECTED = re.compile(
@@ -19,7 +20,7 @@ OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 _ONLY_SOMETIMES = re.compile(r"(?<=[,;:.])\s*not\s+(?:necessarily|always|all|every)\b", re.IGNORECASE)
 # Words that take back a yes or no: a "not" in its own clause or at the start of the next, or about the answer itself.
 _RETRACTIONS = re.compile(
-    r"^no (?:idea|clue|comment|answer|information|way to)\b|^[^,;:.]*\bnot\b|[,;:.]\s*not\b|"
+    r"^no (?:idea|clue|comment|answer|information|way to)\b|^(?:(?! - )[^,;:.])*\bnot\b|(?:[,;:.]| -)\s*not\b|"
     r"\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b|"
     r"^\w+[,;:]?\s+(?:but|only|if|when(?:ever)?|provided|except|as long as|for some|in some|assuming)\b",
     re.IGNORECASE,
@@ -56,10 +57,12 @@ def compare_choices(gold: str, answer: str) -> bool | tuple[str, str] | None:
     Returns:
         None if the gold answer is no choice, or the answer states no letter.
     """
+    if _BRACKETED_LETTER.fullmatch(gold):
+        gold, answer = gold.upper(), _BRACKETED_LETTER.sub(lambda m: m.group().upper(), answer)
     if _LETTER.fullmatch(gold):
         if _REJECTED.match(answer):
             return False
-        if choice := _BEFORE_WORDS.match(answer) or _SMALL_LETTER.fullmatch(answer):
+        if choice := _LETTER.fullmatch(answer) or _BEFORE_WORDS.match(answer) or _SMALL_LETTER.fullmatch(answer):
             return choice[1].upper() == gold.strip("()")
     elif (choice := _WITH_TEXT.match(gold)) and gold != answer:
         own = _WITH_TEXT.match(answer) or _LETTER.fullmatch(answer)

@@ -36,6 +36,7 @@ from megatron_sspo.reward.answers.rows import (
 )
 from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
 from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union
+from megatron_sspo.reward.answers.unsolved import drop_equations
 from megatron_sspo.reward.answers.values import (
     RELATION,
     Formulas,
@@ -72,6 +73,12 @@ _INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _NAMED = re.compile(r"[A-Za-z](?:_[A-Za-z0-9]|_\{[^{}]*\})?\s*=")
 _OTHER_THAN = re.compile(r"\\(?:ne|not)(?![A-Za-z])|!=")
 _CUT_OFF = re.compile(r"(?<=\S)\s+(?:or|and|but)$")  # "5 or"
+# "answer + 1 = 42" and "the square of the answer is 42" do not state the answer.
+_OF_ANSWER = re.compile(
+    r"\banswer\s*(?:(?:[-+*/^]|\\times|\\cdot|mod)\s*\{?[0-9]+\}?\s*=|plus|minus|times|divided|squared|cubed|doubled|halved)|"
+    r"(?:[0-9)]\s*[-+*/^]|^-)\s*answer\s*=|(?<!value )\bof (?:the|my|our) answer\b",
+    re.IGNORECASE,
+)
 _NAME_OF_EXCEPTION = re.compile(r"([A-Za-z])\s*\\ne(?![A-Za-z])")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _WORD_OF_CONDITION = re.compile(r"\s+(?:for|when|if|where|with)\s+(?=\S{1,20}\s*(?:[<>]|\\[lg]e(?![a-z])))")
@@ -95,7 +102,7 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return False
     if gold == answer:
         return True
-    if max(len(gold), len(answer)) > LONGEST:
+    if max(len(gold), len(answer)) > LONGEST or (_OF_ANSWER.search(answer) and not _OF_ANSWER.search(gold)):
         return False
     gold, answer = clean(gold), clean(answer)
     if not gold or not answer or ("?" in answer and "?" not in gold) or _CUT_OFF.search(answer):
@@ -104,7 +111,9 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
         return True
     if contradicts(gold, answer):
         return False
-    gold = drop_multiplicity(gold)
+    gold = drop_whole(answer, drop_multiplicity(gold))
+    if drop_equations(gold) == gold:
+        answer = drop_equations(answer)
     answer = drop_whole(gold, drop_domain(gold, drop_remark(gold, drop_steps(gold, answer))))
     if "\\ne" in gold and "\\ne" not in answer:
         gold = drop_domain(answer, gold)
@@ -363,6 +372,8 @@ def _compare_items(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     """Compares single values, equations, and chains of equations."""
     if _OTHER_THAN.search(answer) and not _OTHER_THAN.search(gold):
         return False
+    if any(len(split_equation(text)) > _LONGEST_CHAIN for text in (gold, answer)):
+        return False
     order, other_order = read_order(gold), read_order(answer)
     if order and other_order:
         pairs = zip(order[0], other_order[0], strict=False)
@@ -405,8 +416,6 @@ def _compare_chain(golds: tuple[str, ...], answers: tuple[str, ...], formulas: F
 
     A decimal side may be the value of another side, rounded at its last digit: `2\\sqrt{3} = 3.46`.
     """
-    if max(len(golds), len(answers)) > _LONGEST_CHAIN:
-        return False
     final = [any_of(compare_values(gold, answer, formulas) for gold in golds) for answer in answers]
     if all(verdict is False for verdict in final):
         return False

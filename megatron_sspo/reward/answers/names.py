@@ -43,7 +43,12 @@ _VALUE_AND_WORDS = re.compile(
     r"(?:at|when|where|if|for|with|as|and|so|but|or|not|since|because)\s\S{1,20}$"
 )
 _FILLERS = frozenset(("a", "an", "the", "of", "is", "value", "total", "answer", "final"))
-_REJECTIONS = frozenset(("not", "discard", "reject", "rejected", "extraneous", "wrong", "incorrect", "false", "except"))
+_REJECTIONS = frozenset(
+    (
+        *("not", "discard", "reject", "rejected", "extraneous", "wrong", "incorrect", "false", "except", "example"),
+        *("suppose", "assume", "assuming"),
+    )
+)
 _NO_LETTERS = FUNCTIONS | {
     *("frac", "sqrt", "pi", "cdot", "times", "div", "pm", "infty", "circ", "le", "ge", "ne", "log", "binom"),
     *("overline", "cup", "cap", "in", "approx", "angle", "triangle", "begin", "end"),

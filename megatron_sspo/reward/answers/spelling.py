@@ -129,7 +129,7 @@ _FUNCTION = re.compile(
     r"(?<![A-Za-z\\])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|cis|log|ln|exp)(?=\s*[(^_0-9\\{|]|\s+[a-z](?![A-Za-z]))"
 )
 _BOLD = re.compile(r"(?<![0-9A-Za-z)}\]*])(\*{1,3}|__)(?=[^\s*_])([^*_]+)\1(?![0-9A-Za-z*_])")
-_HEADING = re.compile(r"^(?:#+|\*)\s+")  # or a bullet
+_HEADING = re.compile(r"^(?:(?:#+|\*)\s+|-\s+(?=[A-Z][a-z]+\s))")  # or a bullet
 _ABSOLUTE = re.compile(r"(?<![A-Za-z\\])abs\(([^()]*)\)")
 # max(a,b) and \max\{a,b\}
 _OF_SEVERAL = re.compile(r"(?<![A-Za-z])\\?(max|min|gcd|lcm)\s*(?:\(([^(){}]+)\)|\\?\{([^(){}]+?)\\?\})")
@@ -142,7 +142,7 @@ _CONSEQUENCE = re.compile(r"^(?:=>?|->|\\(?:implies|therefore|[Ll]?o?n?g?[Rr]igh
 _NEGATIVE = re.compile(r"^(?:negative|minus)\s+(?=[0-9\\.])", re.IGNORECASE)
 _HALF_DAY = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m\.?$", re.IGNORECASE)
 _OPTION = re.compile(
-    r"^(?:(?:I\s+)?(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
+    r"^(?:(?:I\s+)?(?:would\s+)?(?:choose|pick|select)\s+(?:(?:option|choice)\s+)?|(?:the\s+)?(?:correct\s+)?(?:option|choice|letter|answer)(?:\s+is)?\s*:?\s*)(?=\(?[A-Ja-j](?![A-Za-z]))",
     re.IGNORECASE,
 )
 _ONLY_LETTERS = re.compile(r"(?<=[A-J)IV])\s+only$")  # of the choices: A, C only
@@ -152,12 +152,13 @@ _DIVERGES = re.compile(
     re.IGNORECASE,
 )
 _IS_THE_ANSWER = re.compile(
-    r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+|only\s+|unique\s+)?(?:answer|option|choice|solution))\.?$",
+    r"\s+is\s+(?:correct|(?:the|our|my)\s+(?:final\s+|correct\s+|only\s+|unique\s+)?(?:answer|option|choice|solution)|"
+    r"the\s+(?:minimum|maximum|smallest|largest|least|greatest)(?:\s+(?:such|possible))?(?:\s+(?:number|integer|value|[a-z]))?|the\s+number\s+of\s+[a-z]+)\.?$",
     re.IGNORECASE,
 )
 _HOPE = re.compile(r"\.?\s+I hope (?:it|this) is correct\.?$")  # the end of Minerva's answers
 _LABEL = re.compile(
-    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|options|candidates|possibilities|perhaps|maybe|about|possible|extraneous|reject(?:ed)?|discard(?:ed)?|invalid|false)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
+    r"^(?!(?i:yes|no|true|false|never)\b)(?![^:]*\b(?i:not|wrong|incorrect|depends|guess|notes?|hint|example|options|candidates?|possibilities|perhaps|maybe|about|possible|extraneous|reject(?:ed)?|discard(?:ed)?|invalid|false)\b)((?:[A-Za-z]?[a-z]{2,})(?:\s+[a-z]+){0,4})\s*:\s*(?=[-+0-9\\(\[{$.])",
 )
 _LABEL_OF_ITEM = re.compile(r"(?<=,)\s*([A-Za-z]?[a-z]{2,}(?: [a-z]+)?)\s*:\s*(?=[-+0-9\\$.])")  # mean: 5, median: 4
 _ARTICLE = re.compile(r"^an?\s+(?=[0-9]+(?:\.[0-9]+)?(?:\s*\\?%|-))", re.IGNORECASE)  # a 20% increase
@@ -165,6 +166,7 @@ _POINT_LABEL = re.compile(
     r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
     re.IGNORECASE,
 )
+_MAPPING = re.compile(r"^([a-zA-Z])\s*:\s*([a-z])\s*\\mapsto(?![A-Za-z])")  # f: x \mapsto 2x
 _LINE_LABEL = re.compile(r"^(?:[lLC](?:_\{?[0-9]\}?)?|\\ell|\\Gamma)\s*:\s*(?=[^:]*[xy][^:]*=[^:]*$)")  # l: y = 2x
 _OF_GAMES = re.compile(
     r"(?<=[A-Za-z])\s+(?:(?:is|was)\s+the\s+winner|(?:always\s+)?wins|has\s+a\s+winning\s+strategy)\.?$"
@@ -278,7 +280,7 @@ def _in_one_line(system: re.Match[str]) -> str:
 
 def respell_text(text: str) -> str:
     """Returns a text without markdown, in which words and rare signs of mathematics are the usual signs."""
-    if "*" in text or "__" in text or text.startswith("#"):
+    if "*" in text or "__" in text or text.startswith(("#", "- ")):
         text = _BOLD.sub(r"\2", _HEADING.sub("", text))
     if "&" in text and "\\begin" not in text:
         text = _AMPERSAND.sub(" and ", text)
@@ -318,7 +320,7 @@ def drop_lead(text: str) -> str:
         labelled = _LABEL.sub(r"\1 = ", text)
         if labelled != text:
             labelled = _LABEL_OF_ITEM.sub(r" \1 = ", labelled)
-        text = _LINE_LABEL.sub("", labelled)
+        text = _LINE_LABEL.sub("", _MAPPING.sub(r"\1(\2) =", labelled))
     text = _ARTICLE.sub("", text)
     text = _POINT_LABEL.sub("", _ON_A_DAY.sub("", _OPTION.sub("", text)))
     if " win" in text or " has" in text or "winner" in text:

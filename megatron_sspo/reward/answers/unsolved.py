@@ -11,6 +11,10 @@ _SYMBOL = re.compile(r"\s*\\?[A-Za-z]+\s*")
 _RECIPROCAL = re.compile(r"/\s*\(?\s*[a-z]|\\frac\{[^{}]*\}\{[^{}]*[a-z]|[a-z]\^\{-")
 _LINEAR = re.compile(r"[-+0-9./() ]*[a-ck-qt-z][-+0-9./() ]*|\\frac\{[0-9]*[a-ck-qt-z]\}\{[0-9]+\}")
 _UNKNOWNS = frozenset("kmnpqtuvwxyz")
+_BETWEEN_EQUATIONS = re.compile(r"\s*(?:[,;]|\\\\)\s*")
+_VALUE_OF_LETTER = re.compile(r"([A-Za-z])\s*=[^=]+")
+_LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z]|(?<=[0-9])[A-Za-z]")
+_RESULT = re.compile(r"[^=]*[0-9]\s*(?:[-+*/]|\\(?:times|cdot|div))[^=]*=\s*(\\?\$?[0-9][0-9.]*)")  # 5 * 8 = 40
 
 
 def is_unsolved(side: str, letters: frozenset[str]) -> bool:
@@ -31,3 +35,26 @@ def is_unsolved(side: str, letters: frozenset[str]) -> bool:
         return False
     occurrences = len(re.findall(rf"(?<![A-Za-z\\]){min(letters)}(?![A-Za-z])", side))
     return occurrences == 1 or not _RECIPROCAL.search(side)
+
+
+def drop_equations(text: str) -> str:
+    """Returns the last of several equations, `x = 7`, if those before it are its steps; any other text as it is.
+
+    Steps are equations of x alone, as `2x = 14`, and results such as `5 * 8 = 40` that a later one takes up.
+
+    Args:
+        text: a text that `clean` returned.
+    """
+    *steps, last = [part for part in _BETWEEN_EQUATIONS.split(text) if part] if text.count("=") > 1 else [text]
+    value = _VALUE_OF_LETTER.fullmatch(last)
+    while value and steps and (other := _VALUE_OF_LETTER.fullmatch(steps[-1])) and other[1] == value[1]:
+        last = f"{steps.pop()}, {last}"  # x = 2, x = 3
+    for place, step in enumerate(steps):
+        is_of_letter = value and step.count("=") == 1 and set(_LETTER.findall(step)) == {value[1]}
+        if is_of_letter and not _VALUE_OF_LETTER.fullmatch(step):
+            continue
+        result = _RESULT.fullmatch(step)
+        later = ", ".join((*steps[place + 1 :], last))
+        if not result or not re.search(rf"(?<![0-9.=])\s*{re.escape(result[1])}(?![0-9.])[^=,]*=", later):
+            return text
+    return last

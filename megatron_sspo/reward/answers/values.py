@@ -73,9 +73,9 @@ _NUMERAL = re.compile(r"(?:(?:US)?\$|[€£¥])?\s*-?[0-9]")
 _HEDGES = re.compile(
     rf"\b(?:{CHANGING}|not?|never|cannot|n?either|n?or|between(?!.*\b(?:is|was|are)\b)|than|least|most|except|but|without|wrong|incorrect|false|"
     r"about|approx|approximately|roughly|circa|ca|almost|nearly|near|close|around|over|under|above|below|beyond|"
-    r"[a-z]+n't|twice|thrice|double|triple|quadruple|half|minus|plus|times|divided|if|unless|maybe|may be|perhaps|"
-    r"probably|possibly|might|could|guess|any|anything|everything|something|other|different|differs?|unequal|unlike|instead|"
-    r"rather|such as|e\.g|example|includ(?:es?|ing)|exclud(?:es?|ing)|exceeds?|exceeding|"
+    r"[a-z]+n't|twice|thrice|double|triple|quadruple|half|minus|plus|times|divide[sd]|if|unless|maybe|may be|perhaps|"
+    r"probably|possibly|might|could|guess|doubts?|den(?:y|ies)|suppos(?:e|ing)|assum(?:e|ing)|unlikely|unsure|any|anything|everything|something|(?:an)?other|different|differs?|unequal|unlike|instead|"
+    r"rather|such as|e\.g|example|instance|includ(?:es?|ing)|exclud(?:es?|ing)|exceeds?|exceeding|"
     r"ignor(?:es?|ing)|refus(?:es?|ing)|declin(?:es?|ing)|reject(?:s|ing)?|like|say|contains?|options?|candidates?|guess(?:es)?|problem|question|exercise|"
     r"equation|page|step)\b"
 )
@@ -83,7 +83,7 @@ _HEDGES = re.compile(
 _OPERATIONS = re.compile(
     rf"\b(?:(?P<of>of|to)|by|from|after|before|past|through|until|till|opposite|base|mod|modulo|log|ln|lg|exp|sqrt|"
     rf"(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|cis|arg|sgn|phi|det|floor|ceil|ceiling|gcd|lcm|min|max|choose|error|"
-    rf"add|subtract|multiply|divide|power|point|dot|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
+    rf"add|subtract|multiply|divide|power|point|dot|first|last|next|top|(?:{NUMERALS})(?: (?:in|over|and|out of))?|"
     r"to the|of (?:the |a )?(?:number|integer|value)|(?:start|beginn?|end)(?:s|ing)? (?:in|with|at|from)|"
     r"case|fast|minimo|maximo|[oeu]|day|week|month|year|chapter|section|figure|table|line|row|column|level|room|route|item|size|lucky)$"
 )

@@ -18,8 +18,8 @@ _IN_BRACKETS = re.compile(
     r"(\s.*(?:pairs|triples|quadruples|tuples|points))\s*\([a-z](?:,\s*[a-z])+\)$|\s*\(([A-Za-z]+)\)$"
 )
 _NOUN = re.compile(r"(?!(?:times|percents)$)[a-z]{3,}[a-rtv-z]s")  # in brackets after a number: 17 (apples)
-# $42 to buy the book; 42 apples for the class
-_PURPOSE = re.compile(r"\s+(?:to\s+[a-z]+|for)\s+(?:the|an?|his|her|their|its|all)(?:\s+[a-z]+)+$")
+# $42 to buy the book; 42 apples for the class; 42 of them
+_PURPOSE = re.compile(r"\s+of\s+them$|\s+(?:to\s+[a-z]+|for)\s+(?:the|an?|his|her|their|its|all)(?:\s+[a-z]+)+$")
 _POSSESSIVE = re.compile(r"(?<=[a-z]{2})'s?(?=\s[a-z]{2})")  # at the farmers' market
 _DIRECTION = re.compile(
     r"(?<=[a-z0-9])\s+(?:(?:to|towards?) the\s+)?(?:north|south|east|west|left|right|(?:up|down|in|out)wards?)$", re.I
@@ -38,18 +38,18 @@ _UNIT_OF_EXPRESSION = re.compile(
 NUMERALS = (
     "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|"
     "eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundreds?|thousands?|millions?|billions?|"
-    "trillions?|zillions?|dozens?|lakhs?|crores?"
+    "(?:tr|quadr|quint|sext|z)illions?|dozens?|lakhs?|crores?"
 )
 # Words that make a number another number, or no answer at all, wherever they stand after it.
 _CHANGING = re.compile(
     rf"\b(?:{NUMERALS}|{CHANGING}|{SCALES}|hal(?:f|ves)|"
-    r"(?:four|fif|six|seven|eigh|nin|ten|twelf|hundred|thousand|million)ths?|thirds?|"
+    r"(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|[a-z]+teen|[a-z]+tie|hundred|thousand|[a-z]+illion)ths?|thirds?|"
     r"bn|mn|grand|mille|permille|ppm|ppb|bps?|basis points?|root|twice|thrice|raised|"
     r"and|n?or|not|no|none|nope|never|but|wrong|incorrect|false|except|excluding|unless|otherwise|else|if|when|where|"
     r"assuming|provided|depending|maybe|perhaps|approx|approximately|roughly|probably|possibly|ish|something|"
     r"at (?:least|most)|up to|till|until|through|versus|vs|unlike|alternatively|instead|also|then|plus|minus|below|"
     r"under|fail(?:s|ed)?|undefined|invalid|impossible|extraneous|rejected|discarded|excluded|"
-    r"(?:less|fewer|more|greater|smaller|larger|bigger) than)\b",
+    r"contradict(?:s|ion)|(?:less|fewer|more|greater|smaller|larger|bigger) than)\b",
     re.IGNORECASE,
 )
 _CHANGING_FIRST = re.compile(

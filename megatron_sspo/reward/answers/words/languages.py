@@ -18,7 +18,19 @@ _IS = (
     r"(?:(?:es|est|ist|lautet|betragt|[èé]|este|is|ar|er|on|jest|je|adalah|ialah|la|являет?ся|равен)"
     r"(?![^\W\d_])|это|は|が|[은는이가](?=\s*[-0-9\\(\[$A-Za-z])|है)"
 )
-_LEAD = re.compile(rf"^{_ARTICLE}(?:{_KIND}\s*)?{_ANSWER}(?:\s+{_KIND})?\s*(?:{_IS}\s*:?|[:=])\s*", re.IGNORECASE)
+# "la B", "die Option B"
+_OPTION = (
+    r"(?:la|el|le|l'|a|o|die|der|das)\s+(?:(?:opcion|option|opcao|opzione|letra|lettre|lettera|alternativa)\s+)?"
+    r"(?=\(?[A-J]\)?\W*$)"
+)
+_SO = re.compile(
+    r"^(?:por (?:lo )?tanto|portanto|logo|assim|donc|ainsi|par consequent|daher|somit|folglich|quindi|dunque|pertanto|"
+    r"dus|итак|следовательно|таким образом|значит|したがって|よって|ゆえに|따라서|그러므로)(?![^\W\d_])[,:]?\s*",
+    re.IGNORECASE,
+)
+_LEAD = re.compile(
+    rf"^{_ARTICLE}(?:{_KIND}\s*)?{_ANSWER}(?:\s+{_KIND})?\s*(?:{_IS}\s*:?|[:=])\s*(?:{_OPTION})?", re.IGNORECASE
+)
 _VERB_AT_END = re.compile(r"(?<=[0-9A-Za-z)}\]$])\s*(?:です|である|だ|となる|입니다|이다|है)$")
 _COUNTED = re.compile(r"(?<=[0-9])\s*(?:개|명|가지|마리|권|원|살|대|장|병|(?:つ|個|人|通り|円|枚|匹|冊|本|回)(?!\w))$")
 _LATIN_WORD = re.compile(
@@ -62,6 +74,7 @@ def _without_accents(text: str) -> str:
 
 def drop_foreign_lead(text: str) -> str:
     """Returns a text without the words of other languages that announce an answer, and without a counter after it."""
-    if text[:1].isalpha() and (match := _LEAD.match(text if text.isascii() else _without_accents(text))):
-        text = text[match.end() :]
+    for form in (_SO, _LEAD):
+        if text[:1].isalpha() and (match := form.match(text if text.isascii() else _without_accents(text))):
+            text = text[match.end() :]
     return text if text.isascii() else _COUNTED.sub("", _VERB_AT_END.sub("", text.rstrip(" .")))

@@ -29,7 +29,10 @@ _KIND = (
 )
 _MULTIPLICITY = re.compile(rf"\s*\(\s*(?:{_OF_ROOT})\s*\)$", re.IGNORECASE)
 _IN_BRACKETS = re.compile(
-    rf"\s*\(\s*(?:{_CONDITION}|{_REASON}|(?:(?:which|this|it)\s+is\s+)?{_KIND})\s*\)$", re.IGNORECASE
+    rf"\s*\(\s*(?:{_CONDITION}|(?P<rejected>{_PLACES})\s+(?:is|are)\s+(?:rejected|discarded|extraneous|invalid)|"
+    rf"rounded\s+to\s+(?:the\s+nearest\s+[a-z]+|[a-z0-9]+\s+(?:decimals?|(?:decimal|significant)\s+(?:place|figure|digit)s?))|"
+    rf"{_REASON}|verified|checked|(?:by|using|from)\s[A-Za-z' -]+|(?:(?:which|this|it)\s+is\s+)?{_KIND})\s*\)$",
+    re.IGNORECASE,
 )
 # "7 when x = 1" may have other values elsewhere, if no comma sets the condition apart.
 _AFTER_VALUE = re.compile(
@@ -138,5 +141,8 @@ def drop_remark(gold: str, answer: str) -> str:
     for form in (_IN_BRACKETS, _AFTER_VALUE, _CLAUSE):
         if (match := form.search(answer)) and match.start() > 0:
             value = answer[: match.start()]
+            rejected = match.groupdict().get("rejected") or ""
+            if rejected and rejected.rpartition("=")[2].strip() == value.rpartition("=")[2].strip():
+                return answer
             return answer if concludes_otherwise(value, match.group()) else value
     return answer

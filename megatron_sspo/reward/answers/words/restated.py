@@ -8,12 +8,32 @@ _AFTER_WORD = re.compile(rf"\s*,?\s+(?:or,?\s+)?{_ASIDE}\s*{_ABOUT}")
 _ROUNDED = re.compile(r"\s*,?\s+(?P<about>approximately|about|roughly)\s+")
 _IN_BRACKETS = re.compile(rf"^(?P<value>.*\S)\s+\((?P<aside>(?:or,?\s+)?{_ASIDE}|=)?\s*{_ABOUT}(?P<other>[^()]+)\)$")
 _VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
-_CONCLUSION = re.compile(
-    r"(?:[-*#_>\s]|\b(?:so|thus|hence|therefore)\b,?)*(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|total)\b"
-    r"(?:\s+is\b|[\s*_]*[:=])",
+_SO = r"(?:(?:so|thus|hence|therefore|consequently|\\therefore)(?![A-Za-z])|∴|所以|因此|综上(?:所述)?)[,，]?"
+_ANNOUNCEMENT = re.compile(
+    rf"(?:[-*#_>\s]|{_SO})*(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|total)\b(?:\s+is\b|[\s*_]*[:=])",
     re.IGNORECASE,
 )
+_CONCLUSION = re.compile(rf"{_SO}|in\s+(?:total|all|conclusion)\b|altogether\b|finally\b", re.IGNORECASE)
 _ANNOUNCED = re.compile(r"\banswers?\b", re.IGNORECASE)
+_END_OF_SENTENCE = re.compile(r"\n+|(?<=[^\s.])\.\s+(?=[A-Z$*])|。\s*(?=\S)")
+# "Since x + 3 = 15, we get x = 12": the last clause, unless a condition or a choice is before it
+_END_OF_CLAUSE = re.compile(
+    rf"(?:,\s+|，)(?:and\s+)?(?:(?:{_SO}\s+)?we\s+(?:get|have|obtain|find)\s+|(?={_SO}|the\s+(?:final\s+)?answer\s+is\b))",
+    re.IGNORECASE,
+)
+_CONDITION = re.compile(
+    r"\b(?:if|unless|suppose|supposing|assum(?:e|ing)|when|without|^with|ignor(?:e|ing)|otherwise|n?or|n?either|not|but|case|except|"
+    r"would|could|might|perhaps|maybe|between|about|around|approximately|roughly|close|guess|answers?)\b",
+    re.IGNORECASE,
+)
+_STATEMENT = re.compile(r"=|(?<![A-Za-z\\])[A-Za-z]{2}|[\u4e00-\u9fff]")  # "18, so x = 3" are two values
+# "Answer: 12\n\nExplanation: ...", and "The answer is 12. We multiply 3 by 4.", in which the answer is not taken back
+_EXPLANATION = re.compile(
+    r"(?:\n[-*#_\s]*(?P<label>explanation|reason(?:ing)?|justification|notes?|proof|check|verification|confidence)[*_\s]*:|"
+    r"(?<=[^\s.:])(?:\.\s|\n)\s*(?:we|this|that|since|because|to|here|first|let|by|using)\b)"
+    r"(?:(?!\b(?:not?|n?or|but|if|wrong|incorrect|actually|wait|instead|mistake|also|answers?)\b|n't).)*$",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def split_restatement(answer: str) -> tuple[str, str] | None:
@@ -40,6 +60,18 @@ def _pair(value: str, about: str | None, other: str) -> tuple[str, str] | None:
 
 
 def take_conclusion(text: str) -> str:
-    """Returns the last line of a text if it alone announces the answer, as "Answer: 42" does; the whole text if not."""
-    before, _, last = text.rpartition("\n")
-    return last if before and _CONCLUSION.match(last) and not _ANNOUNCED.search(before) else text
+    """Returns the end of a text if it alone concludes, as "Answer: 42" and "So x = 42" do; the whole text if not.
+
+    The end is the last line, the last sentence, or the last clause of a sentence without conditions.
+    """
+    explanation = _EXPLANATION.search(text)
+    if explanation and explanation.start() and (explanation["label"] or _ANNOUNCEMENT.match(text)):
+        text = text[: explanation.start()]
+    start = max((match.end() for match in _END_OF_SENTENCE.finditer(text)), default=0)
+    before = text[:start]
+    is_conclusion = _CONCLUSION.match(text, start) and _STATEMENT.search(before)
+    if start and (is_conclusion or _ANNOUNCEMENT.match(text, start)) and not _ANNOUNCED.search(before):
+        text = text[start:]
+    clauses = list(_END_OF_CLAUSE.finditer(text))
+    before = text[: clauses[-1].start()] if clauses else ""
+    return text[clauses[-1].end() :] if _STATEMENT.search(before) and not _CONDITION.search(before) else text

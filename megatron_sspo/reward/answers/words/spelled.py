@@ -33,12 +33,18 @@ _TENS = {
 }
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 NUMERAL = "|".join((*_ONES, *_TENS, *_SCALES, "hundred", "dozen"))
-_PARTS = {
-    word: bottom
-    for bottom, word in enumerate(
-        ("half", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), start=2
-    )
-} | {"halve": 2, "quarter": 4}
+_ORDINALS = (
+    {word if word.endswith("th") else f"{word}th": value for word, value in _ONES.items() if value}
+    | {f"{word[:-1]}ieth": value for word, value in _TENS.items()}
+    | {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12}
+)
+_PARTS = {word: bottom for word, bottom in _ORDINALS.items() if bottom > 2} | {
+    "half": 2,
+    "halve": 2,
+    "quarter": 4,
+    "hundredth": 100,
+    "thousandth": 1000,
+}
 _WORDS = rf"(?:{NUMERAL})(?:(?:\s+and\s+|\s+|-)(?:{NUMERAL}))*"
 # A fraction that is the whole text, as "three quarters", "two and a half", "half". "third" alone is an ordinal.
 _FRACTION = re.compile(
@@ -63,11 +69,6 @@ _IN_WORDS = re.compile(
 _ORDINAL = re.compile(
     r"(?:the\s+)?(?:(?P<digits>[0-9]{1,9})\s*(?:\^\s*)?(?:\{\s*)?(?:st|nd|rd|th)(?:\s*\})?|(?:(?P<tens>[a-z]+ty)[\s-])?(?P<word>[a-z]+))",
     re.IGNORECASE,
-)
-_ORDINALS = (
-    {word if word.endswith("th") else f"{word}th": value for word, value in _ONES.items() if value}
-    | {f"{word[:-1]}ieth": value for word, value in _TENS.items()}
-    | {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12}
 )
 
 
