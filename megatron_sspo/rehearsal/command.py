@@ -13,7 +13,7 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.files.writing import check_replaceable, write_atomically
 from megatron_sspo.processes.output import ignore_upstream_warnings
 from megatron_sspo.rehearsal.account import Account
 from megatron_sspo.rehearsal.batch import Workload, workload
@@ -29,6 +29,7 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
 
     Raises:
         UserError: the layout or an option is wrong, or a rehearsal failed.
+        OSError: the JSON cannot be written.
     """
     on = machine(options.machine)
     _, source = find_config(run.model.path)
@@ -38,6 +39,8 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
     if options.account:  # one of the processes that are started below
         return _rehearse_here(options, run, work)
     ranks = _ranks(options, run)
+    path = options.output or Path(run.output) / f"{run.name}.rehearsal.json"
+    check_replaceable(path)
     accounts = _rehearse_each(ranks, options)
     predicted = predict(run, accounts, work, on)
     print(report(run, source, work, accounts, predicted, options.machine, on), flush=True)
@@ -46,7 +49,6 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
         print(f"warning: {line}")
     skew = f"the first expert rank's experts are chosen {options.skew:g} times as often as the others"
     print(f"{ASSUMPTIONS} {'Experts are used equally.' if options.skew == 1 else f'With a skew, {skew}.'}")
-    path = options.output or Path(run.output) / f"{run.name}.rehearsal.json"
     values = {
         "name": run.name,
         "model": source,
@@ -65,7 +67,6 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
         },
         "warnings": found,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(values, indent=1))
     print(path)
     return 0

@@ -59,6 +59,7 @@ def test_one_rank_and_a_skew(tmp_path: Path) -> None:
         (["--rehearse", "--stage", "1", "--rank", "1"], "--stage and --rank both name what to rehearse"),
         (["--rehearse", "--skew", "0"], "--skew is 0"),
         (["--rehearse", "--microbatches", "-1"], "--microbatches is -1"),
+        (["--rehearse", "--output", "examples/tiny_moe.py/x"], "cannot use examples/tiny_moe.py: File exists"),
         (["--rehearse", "--on", "slurm"], "--rehearse runs on this machine"),
         (["--rank", "0"], "--rank is for a rehearsal: add --rehearse"),
         (["--skew", "2"], "--skew is for a rehearsal: add --rehearse"),
