@@ -8,6 +8,8 @@ import sys
 import warnings
 from typing import TextIO
 
+from megatron_sspo.errors import DISK_FULL
+
 _ASCII = ("ascii", "ansi_x3.4-1968", "us-ascii")
 _CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF)
 
@@ -30,7 +32,7 @@ def survive_closed_output() -> None:
 
 def survive_full_disk() -> None:
     """Makes this process survive a full disk under its standard output; a run's log file has the same output."""
-    _Stream.ignored = (*_CLOSED, errno.ENOSPC, errno.EDQUOT)
+    _Stream.ignored = (*_CLOSED, *DISK_FULL)
 
 
 class _Stream(io.TextIOWrapper):
