@@ -9,12 +9,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import check_replaceable, write_atomically
 from megatron_sspo.processes.output import ignore_upstream_warnings
+from megatron_sspo.processes.parent import exit_with_parent
 from megatron_sspo.rehearsal.account import Account
 from megatron_sspo.rehearsal.batch import Workload, workload
 from megatron_sspo.rehearsal.machines import machine
@@ -122,7 +124,8 @@ def _start(rank: int, path: Path, options: argparse.Namespace) -> subprocess.Pop
     command += ["--prompt-tokens", str(options.prompt_tokens), "--response-tokens", str(options.response_tokens)]
     command += ["--microbatches", str(options.microbatches), "--account", str(path)]
     # on a machine with GPUs as well: the rehearsal has no values to compute
-    return subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, preexec_fn=partial(exit_with_parent, os.getpid()))
 
 
 def _rehearse_here(options: argparse.Namespace, run: Run, work: Workload) -> int:

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,18 @@ def test_one_rank_and_a_skew(tmp_path: Path) -> None:
         found[skew] = sum(stage["peaks"]["update"].values()), stage["flops"]["forward"]
     assert found["3"][0] > 1.1 * found["1"][0], "the rank with the popular experts holds more"
     assert found["3"][1] > 1.1 * found["1"][1]
+
+
+@pytest.mark.slow
+def test_ranks_end_with_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "megatron_sspo", "launch", "examples/tiny_moe.py", "--rehearse"]
+    command += ["--output", str(tmp_path / "rehearsal.json")]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "rank 0: build" in process.stderr.readline()
+        process.kill()
+        assert "rank 0: checkpoint" not in process.stderr.read()  # it ends when the rank has ended, too
 
 
 @pytest.mark.parametrize(
