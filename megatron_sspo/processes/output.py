@@ -100,6 +100,4 @@ def ignore_malformed_requests() -> None:
 
 
 def _is_not_of_a_malformed_request(record: logging.LogRecord) -> bool:
-    from aiohttp.http_exceptions import HttpProcessingError  # most commands do without this package
-
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    return not record.exc_info or type(record.exc_info[1]).__module__ != "aiohttp.http_exceptions"
