@@ -9,8 +9,8 @@ from typing import Any
 
 _MAX_SHOWN = 80  # characters of a value
 _MAX_VALUES = 10_000
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_MACHINE_ERRORS = (*_DISK_FULL, errno.EIO)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the last: of the disk's format, or of `ulimit -f`
+_MACHINE_ERRORS = (*DISK_FULL, errno.EIO)
 
 
 class UserError(Exception):
@@ -31,9 +31,10 @@ def os_errors_as_user_errors(place: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "; make room, or write to another disk" if error.errno in _MACHINE_ERRORS else ""
+        limit = "raise the limit `ulimit -f`" if error.errno == errno.EFBIG else "make room"
+        remedy = f"; {limit}, or write to another disk" if error.errno in _MACHINE_ERRORS else ""
         file = error.filename
-        if error.errno in _DISK_FULL and error.filename2 is not None:  # of a copy, whose target could not be written
+        if error.errno in DISK_FULL and error.filename2 is not None:  # of a copy, whose target could not be written
             file = error.filename2
         if file is not None:
             raise UserError(f"cannot use {os.fsdecode(file)}: {error.strerror}{remedy}") from error

@@ -25,6 +25,20 @@ from megatron_sspo.cli.parser import COMMANDS
         (["trian"], "invalid choice: 'trian'"),
         ([], "the following arguments are required: COMMAND"),
         (["--hepl"], "there is no option --hepl: did you mean --help?"),
+        (["sweep", "x.py", "--output=--"], "argument --output: '--' is not a value"),
+        *(
+            (arguments, "the path is empty: write . for the working folder")
+            for arguments in (
+                ["new", ""],
+                ["convert", "a", ""],
+                ["verify", "", "a"],
+                ["plot", "a", ""],
+                ["table", ""],
+                ["sweep", "x.py", "--output="],
+                ["train", "x.py", "--resume="],
+                ["evaluate", "a", "--config="],
+            )
+        ),
     ],
 )
 def test_a_slip_is_named(capsys, arguments, message) -> None:
@@ -79,6 +93,7 @@ def test_an_interrupt_that_an_import_turned_into_another_error(monkeypatch, caps
         MemoryError(),
         RuntimeError("can't start new thread"),
         RuntimeError("Resource temporarily unavailable"),  # of gloo
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
         BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),  # of a fork
         OSError(errno.ENOMEM, "Cannot allocate memory"),

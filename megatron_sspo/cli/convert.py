@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_config
+from megatron_sspo.cli.parser import add_command, add_config, not_empty
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -13,10 +13,11 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     )
     command.add_argument(
         "source",
+        type=not_empty,
         metavar="SRC",
         help="a Hugging Face folder, a torch_dist folder, a run's checkpoint, or a folder of Megatron-LM's checkpoints",
     )
-    command.add_argument("destination", metavar="DST", help="the new folder")
+    command.add_argument("destination", type=not_empty, metavar="DST", help="the new folder")
     command.add_argument(
         "--dtype", choices=("bfloat16", "float16", "float32"), help="new data type (default: the source's)"
     )

@@ -1,10 +1,9 @@
 """`megatron-sspo evaluate`."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_config, add_set
+from megatron_sspo.cli.parser import add_command, add_config, add_set, as_path
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -14,7 +13,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     )
     command.add_argument(
         "model",
-        type=Path,
+        type=as_path,
         help="a Hugging Face folder, a checkpoint, or the folder of a run (its model or newest checkpoint)",
     )
     command.add_argument(
@@ -30,7 +29,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     )
     command.add_argument(
         "--output",
-        type=Path,
+        type=as_path,
         metavar="DIR",
         help="folder for answers and metrics; an evaluation already there is continued",
     )

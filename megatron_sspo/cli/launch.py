@@ -1,10 +1,9 @@
 """`megatron-sspo launch`."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_recipe
+from megatron_sspo.cli.parser import add_command, add_recipe, as_path
 from megatron_sspo.launch.slurm import SCRIPT
 
 
@@ -20,7 +19,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="prints the commands instead of running them, and checks"
     )
-    command.add_argument("--resume", type=Path, metavar="DIR", help="folder of the run to resume (--on local)")
+    command.add_argument("--resume", type=as_path, metavar="DIR", help="folder of the run to resume (--on local)")
     command.add_argument(
         "--memory", type=float, metavar="GB", help="memory of one target GPU, to check on a machine without GPUs"
     )
@@ -67,8 +66,8 @@ def _add_rehearsal(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the largest number of microbatches to rehearse (default: enough to fill the pipeline, and one more)",
     )
-    add("--output", type=Path, metavar="FILE", help="the JSON to write (default: OUTPUT/NAME.rehearsal.json)")
-    add("--account", type=Path, help=argparse.SUPPRESS)  # of one rank, from a process that the command starts
+    add("--output", type=as_path, metavar="FILE", help="the JSON to write (default: OUTPUT/NAME.rehearsal.json)")
+    add("--account", type=as_path, help=argparse.SUPPRESS)  # of one rank, from a process that the command starts
     command.set_defaults(of_rehearsal=defaults)
 
 

@@ -2,17 +2,16 @@
 
 import argparse
 import shlex
-from pathlib import Path
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command
+from megatron_sspo.cli.parser import add_command, as_path
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
     help = "writes a project to edit: a recipe, a reward, data, a tiny model, Slurm scripts"
     command = add_command(commands, "new", run=run, help=help, extra="")
-    command.add_argument("folder", type=Path, metavar="DIR", help="the new folder")
+    command.add_argument("folder", type=as_path, metavar="DIR", help="the new folder")
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:

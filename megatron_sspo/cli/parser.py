@@ -30,13 +30,19 @@ _FIELDS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names an unknown option even if a required argument is missing too."""
+    """A parser that names an unknown option even if a required argument is missing too, and refuses `--option=--`."""
 
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses known arguments as argparse does; keeps all arguments for the message of `error`."""
+        """Parses known arguments as argparse does; keeps all arguments for the message of `error`.
+
+        Python 3.11 drops a value `--` and gives an option an empty list, which would be taken for a value left out.
+        """
         self._given = args or ()
+        for name in map(_name, self._given):
+            if f"{name}=--" in self._given:
+                self.error(f"argument {name}: '--' is not a value")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -91,11 +97,23 @@ def add_set(command: argparse.ArgumentParser) -> None:
     command.epilog = _FIELDS
 
 
+def not_empty(text: str) -> str:
+    """Returns a path from the command line. An empty one, of an unset variable, would be the working folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty: write . for the working folder")
+    return text
+
+
+def as_path(text: str) -> Path:
+    """Returns a path from the command line as a Path: see `not_empty`."""
+    return Path(not_empty(text))
+
+
 def add_config(command: argparse.ArgumentParser) -> None:
     """Adds the `--config` option: the folder of a model's configuration."""
     command.add_argument(
         "--config",
-        type=Path,
+        type=as_path,
         metavar="DIR",
         help="the model's Hugging Face folder, for a Megatron checkpoint that has no config.json",
     )

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_measure, check_measure
+from megatron_sspo.cli.parser import add_command, add_measure, as_path, check_measure, not_empty
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -12,10 +12,12 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command = add_command(
         commands, "plot", run=run, help="plots the curves of runs or of a sweep, or with `plot gates` the gates"
     )
-    command.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs, the folder of one sweep, or gates")
+    command.add_argument(
+        "runs", nargs="+", type=not_empty, metavar="RUN", help="folders of runs, the folder of one sweep, or gates"
+    )
     command.add_argument(
         "--output",
-        type=Path,
+        type=as_path,
         metavar="PNG",
         help="picture to write (default: curves.png in the first folder, or gates.png)",
     )

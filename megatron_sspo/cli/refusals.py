@@ -12,13 +12,16 @@ _SAID = (  # by Python's threads, by gloo and other libraries of C++, by torch
     "Resource temporarily unavailable",
     "DefaultCPUAllocator: can't allocate memory",
     "std::bad_alloc",
+    "failed to map segment from shared object",  # by the loader of libraries, in an ImportError or an OSError
 )
 
 
 def refusal_as_user_error(error: BaseException) -> UserError | None:
     """Returns the UserError for an error that limits of the machine or of the shell have caused; None for others."""
     is_of_system = isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM) and error.filename is None
-    is_of_library = isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID)
+    is_of_library = isinstance(error, (RuntimeError, ImportError, OSError)) and any(
+        said in str(error) for said in _SAID
+    )
     if not (isinstance(error, MemoryError) or is_of_system or is_of_library):
         return None
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _PACKAGE in Path(frame.filename).parents]

@@ -1,10 +1,9 @@
 """`megatron-sspo serve`."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_recipe
+from megatron_sspo.cli.parser import add_command, add_recipe, as_path
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -14,7 +13,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     add_recipe(command, "recipe with the model and rollouts.options")
     command.add_argument(
         "--folder",
-        type=Path,
+        type=as_path,
         required=True,
         help="folder for the logs, and for the file `urls`, written when all answer",
     )

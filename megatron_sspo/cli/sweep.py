@@ -1,10 +1,9 @@
 """`megatron-sspo sweep`."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_recipe
+from megatron_sspo.cli.parser import add_command, add_recipe, as_path
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -29,13 +28,13 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command.add_argument("--at-once", type=int, default=1, metavar="N", help="number of runs at a time (%(default)s)")
     command.add_argument(
         "--output",
-        type=Path,
+        type=as_path,
         metavar="DIR",
         help="folder of the sweep (default: the recipe's folder with -sweep appended)",
     )
     command.add_argument(
         "--start-from",
-        type=Path,
+        type=as_path,
         metavar="DIR",
         help="folder of a run or model to start from, without a warm start; {seed} stands for a run's seed",
     )

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_measure, check_measure
+from megatron_sspo.cli.parser import add_command, add_measure, check_measure, not_empty
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -15,6 +15,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command.add_argument(
         "folders",
         nargs="+",
+        type=not_empty,
         metavar="[NAME=]DIR",
         help="folders of evaluations, the base model first; or the folder of one sweep",
     )

@@ -4,10 +4,9 @@ import argparse
 import os
 import re
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_sspo.cli.parser import add_command, add_recipe
+from megatron_sspo.cli.parser import add_command, add_recipe, as_path
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Run
@@ -17,7 +16,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
     command = add_command(commands, "train", run=run, help="trains a policy from a recipe")
     add_recipe(command)
-    command.add_argument("--resume", type=Path, metavar="DIR", help="folder of the run to resume")
+    command.add_argument("--resume", type=as_path, metavar="DIR", help="folder of the run to resume")
     command.add_argument(
         "--profile",
         type=_updates,

@@ -3,14 +3,14 @@
 import argparse
 from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_config
+from megatron_sspo.cli.parser import add_command, add_config, as_path
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
     command = add_command(commands, "verify", run=run, help="compares two model folders of either kind, bit by bit")
-    command.add_argument("first", metavar="A")
-    command.add_argument("second", metavar="B")
+    command.add_argument("first", type=as_path, metavar="A")
+    command.add_argument("second", type=as_path, metavar="B")
     add_config(command)
 
 

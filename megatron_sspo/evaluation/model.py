@@ -9,7 +9,7 @@ from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.open_folder import config_file, open_folder
+from megatron_sspo.weights.formats.open_folder import check_config_folder, config_file, open_folder
 
 
 @os_errors_as_user_errors()
@@ -21,7 +21,7 @@ def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
             run has them; an older one takes them from the model that the run started from.
 
     Raises:
-        UserError: there is no such folder, or it has no weights.
+        UserError: there is no such folder, it has no weights, or it has a config.json and `config_folder` is given.
     """
     if not path.is_dir():
         raise UserError(f"there is no folder {path}: name a Hugging Face folder, a checkpoint, or the folder of a run")
@@ -35,7 +35,9 @@ def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
         run = Path(os.path.realpath(path)).parent.parent  # the path may be run/checkpoints/update-000100
     if config_folder is None and config_file(path) is None and _is_run(run):
         config_folder = _model_of(run)
-    return open_folder(path, config_folder)
+    folder = open_folder(path, config_folder)
+    check_config_folder(config_folder, folder)
+    return folder
 
 
 @os_errors_as_user_errors()

@@ -112,7 +112,7 @@ class EvaluationRecord:
         if not _is_object(known, ("name", "weights")) or not _is_object(sets):
             raise UserError(f"{path} does not say what was evaluated: {elsewhere}")
         for name, settings in sets.items():
-            if not _is_object(settings, ("samples", "prompts")):
+            if not _is_object(settings, ("samples", "prompts")) or not _is_count(settings["samples"]):
                 raise UserError(f"{path} is damaged in {short_repr(name)}: {elsewhere}")
         if known["weights"] != self._model["weights"]:
             raise UserError(
@@ -224,6 +224,10 @@ def _read_results(path: Path) -> dict[str, Any]:
 
 def _is_object(value: Any, names: Sequence[str] = ()) -> bool:
     return isinstance(value, dict) and all(name in value for name in names)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _read_rows(path: Path) -> list[Answers]:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import stat
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import Any, BinaryIO, NoReturn
 from megatron_sspo.errors import UserError, short_repr
 
 _MAX_TEXT = 512 * 1024**2  # bytes; the largest JSON file of a model is a tokenizer.json of some 50 MB
+_MAX_NUMBER = 40  # characters of a number in a message
 _DOWNLOAD = "download or copy it again"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -118,19 +120,31 @@ def read_json(path: Path, *, remedy: str = f"correct it, or {_DOWNLOAD}") -> dic
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses standard JSON: NaN, Infinity and duplicate names in an object are errors.
+    """Parses standard JSON: NaN, numbers that a float cannot hold and duplicate names in an object are errors.
 
     Raises:
         ValueError: the text is not standard JSON, or is nested too deeply.
     """
     try:
-        return json.loads(text, parse_constant=_reject_constant, object_pairs_hook=dict_without_duplicates)
+        return json.loads(
+            text,
+            parse_constant=_reject_constant,
+            parse_float=_finite,
+            object_pairs_hook=dict_without_duplicates,
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"it has {name} as a number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)  # of `1e999`, infinity
+    if not math.isfinite(number):
+        _reject_constant(text if len(text) < _MAX_NUMBER else f"{text[:_MAX_NUMBER]}...")
+    return number
 
 
 def dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

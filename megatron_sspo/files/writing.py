@@ -18,11 +18,33 @@ def replacing(path: Path) -> Iterator[Path]:
     The name is fixed, so that the next write replaces what a kill has left. It keeps the suffix, from which torch's
     profiler tells whether to compress. What has this name is removed before: a link would be followed, and a pipe would
     block the writer.
+
+    Raises:
+        OSError: `path` is there and is not a regular file: a device of the system or a pipe would be lost.
     """
-    temporary = path.with_name(f".new-{path.name}")
-    temporary.unlink(missing_ok=True)
+    temporary = _temporary(path)
     yield temporary
     temporary.rename(path)
+
+
+def check_replaceable(path: Path) -> None:
+    """Makes the folder of a file, and checks that `replacing` can write the file, long before it does.
+
+    Raises:
+        OSError: it cannot.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    temporary.touch()
+    temporary.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    if path.exists():
+        check_regular_file(path)
+    temporary = path.with_name(f".new-{path.name}")
+    temporary.unlink(missing_ok=True)
+    return temporary
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -11,6 +11,8 @@ from megatron_sspo.launch.nemo_run_process import run_module
 from megatron_sspo.processes import local
 from megatron_sspo.run import Run, layouts_of
 
+_MAX_SKEW = 1e6
+
 
 def launch(options: argparse.Namespace) -> int:
     """Checks a run, starts it, and returns the exit code.
@@ -70,8 +72,11 @@ def _check_rehearsal(options: argparse.Namespace) -> None:
         raise UserError("--stage and --rank both name what to rehearse: leave one of them out")
     if options.output is not None and options.output.is_dir():
         raise UserError(f"--output is the folder {options.output}: name a file in it")
-    if not 0 < options.skew < math.inf:
-        raise UserError(f"--skew is {options.skew:g}: experts are chosen by that finite factor, which must be above 0")
+    if not 1 / _MAX_SKEW <= options.skew <= _MAX_SKEW:
+        raise UserError(
+            f"--skew is {options.skew:g}: experts are chosen by that finite factor, from {1 / _MAX_SKEW:g} to "
+            f"{_MAX_SKEW:g}"
+        )
     for name in ("prompt_tokens", "response_tokens", "microbatches"):
         if getattr(options, name) < 0:
             raise UserError(f"--{name.replace('_', '-')} is {getattr(options, name)}: it must not be negative")

@@ -3,10 +3,13 @@
 import contextlib
 import errno
 import io
+import logging
 import os
 import sys
 import warnings
 from typing import TextIO
+
+from megatron_sspo.errors import DISK_FULL
 
 _ASCII = ("ascii", "ansi_x3.4-1968", "us-ascii")
 _CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF)
@@ -30,7 +33,7 @@ def survive_closed_output() -> None:
 
 def survive_full_disk() -> None:
     """Makes this process survive a full disk under its standard output; a run's log file has the same output."""
-    _Stream.ignored = (*_CLOSED, errno.ENOSPC, errno.EDQUOT)
+    _Stream.ignored = (*_CLOSED, *DISK_FULL)
 
 
 class _Stream(io.TextIOWrapper):
@@ -89,3 +92,12 @@ def ignore_upstream_warnings() -> None:
     """Leaves out the warnings of Megatron and torch that users can do nothing about."""
     warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")  # about optional packages
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")
+
+
+def ignore_malformed_requests() -> None:
+    """Leaves out the tracebacks that aiohttp's servers print for what is not HTTP; they answer it with an error."""
+    logging.getLogger("aiohttp.server").addFilter(_is_not_of_a_malformed_request)
+
+
+def _is_not_of_a_malformed_request(record: logging.LogRecord) -> bool:
+    return not record.exc_info or type(record.exc_info[1]).__module__ != "aiohttp.http_exceptions"

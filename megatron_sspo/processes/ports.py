@@ -1,6 +1,7 @@
 """Addresses and free ports of this machine."""
 
 import contextlib
+import errno
 import random
 import socket
 
@@ -42,19 +43,22 @@ def reserve_port(address: str = "127.0.0.1") -> socket.socket:
             return reserved
 
 
-def check_address(address: str) -> None:
+def check_address(address: str, remedy: str = "set rollouts.options.address to one") -> None:
     """Checks that a server of a run can listen at an address.
 
+    Args:
+        remedy: how the user chooses another address, for the message.
+
     Raises:
-        UserError: `address` is not an address of this machine.
+        UserError: `address` is not an address of this machine, or is empty, which would be all of them.
     """
     with socket.socket() as probe:
         try:
+            if not address:
+                raise OSError(errno.EINVAL, "it is empty")
             probe.bind((address, 0))
         except OSError as error:
-            raise UserError(
-                f"{address!r} is not an address of this machine ({error.strerror}): set rollouts.options.address to one"
-            ) from error
+            raise UserError(f"{address!r} is not an address of this machine ({error.strerror}): {remedy}") from error
 
 
 def check_free(address: str, port: int, remedy: str) -> None:

@@ -9,12 +9,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.files.writing import check_replaceable, write_atomically
 from megatron_sspo.processes.output import ignore_upstream_warnings
+from megatron_sspo.processes.parent import exit_with_parent
 from megatron_sspo.rehearsal.account import Account
 from megatron_sspo.rehearsal.batch import Workload, workload
 from megatron_sspo.rehearsal.machines import machine
@@ -29,6 +31,7 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
 
     Raises:
         UserError: the layout or an option is wrong, or a rehearsal failed.
+        OSError: the JSON cannot be written.
     """
     on = machine(options.machine)
     _, source = find_config(run.model.path)
@@ -38,6 +41,8 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
     if options.account:  # one of the processes that are started below
         return _rehearse_here(options, run, work)
     ranks = _ranks(options, run)
+    path = options.output or Path(run.output) / f"{run.name}.rehearsal.json"
+    check_replaceable(path)
     accounts = _rehearse_each(ranks, options)
     predicted = predict(run, accounts, work, on)
     print(report(run, source, work, accounts, predicted, options.machine, on), flush=True)
@@ -46,7 +51,6 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
         print(f"warning: {line}")
     skew = f"the first expert rank's experts are chosen {options.skew:g} times as often as the others"
     print(f"{ASSUMPTIONS} {'Experts are used equally.' if options.skew == 1 else f'With a skew, {skew}.'}")
-    path = options.output or Path(run.output) / f"{run.name}.rehearsal.json"
     values = {
         "name": run.name,
         "model": source,
@@ -65,7 +69,6 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
         },
         "warnings": found,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(values, indent=1))
     print(path)
     return 0
@@ -121,7 +124,8 @@ def _start(rank: int, path: Path, options: argparse.Namespace) -> subprocess.Pop
     command += ["--prompt-tokens", str(options.prompt_tokens), "--response-tokens", str(options.response_tokens)]
     command += ["--microbatches", str(options.microbatches), "--account", str(path)]
     # on a machine with GPUs as well: the rehearsal has no values to compute
-    return subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, preexec_fn=partial(exit_with_parent, os.getpid()))
 
 
 def _rehearse_here(options: argparse.Namespace, run: Run, work: Workload) -> int:

@@ -1,12 +1,13 @@
 """A sweep's folder: `sweep.json`, and a folder for each run. The runs' folders themselves show their progress."""
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from megatron_sspo.checkpoint.state import list_checkpoints
-from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.run_folder import metrics_files
@@ -49,17 +50,24 @@ def read_sweep(folder: Path) -> Sweep:
         sweep = Sweep(
             recipe=str(content["recipe"]),
             assignments=tuple(str(assignment) for assignment in content["set"]),
-            vary={name: [Value(**value) for value in values] for name, values in content["vary"].items()},
+            vary={name: [_value(value) for value in values] for name, values in content["vary"].items()},
             seeds=int(content["seeds"]),
             order=[str(name) for name in content["runs"]],
             run=dict(content["config"]),
         )
-        is_whole = [cell.name for cell in sweep.cells()] == sweep.order
+        num_runs = sweep.seeds * math.prod(map(len, sweep.vary.values()))
+        is_whole = num_runs == len(sweep.order) and [cell.name for cell in sweep.cells()] == sweep.order
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error!r}): restore the file") from error
     if not is_whole:
         raise UserError(f"{path} lists runs that do not follow from its values and seeds: restore the file")
     return sweep
+
+
+def _value(fields: dict[str, Any]) -> Value:
+    if not all(isinstance(text, str) for text in fields.values()):
+        raise ValueError(f"the value {short_repr(fields)} is not text")
+    return Value(**fields)
 
 
 def write_sweep(folder: Path, sweep: Sweep) -> None:

@@ -120,6 +120,10 @@ def test_a_folder_in_use_or_of_something_else_is_refused(tmp_path: Path) -> None
         b'{"model": {"name": "m", "weights": "w"}, "sets": []}',
         b'{"model": {"name": "m", "weights": "w"}, "sets": {"a": 3}}',
         b'{"model": {"name": "m", "weights": "w"}, "sets": {"a": {}}}',
+        *(
+            b'{"model": {"name": "m", "weights": "w"}, "sets": {"a": {"prompts": "1", "samples": %s}}}' % samples
+            for samples in (b'"4"', b"-1", b"2.0", b"true", b"null", b"1e999")
+        ),
     ],
 )
 def test_damaged_settings(tmp_path: Path, content: bytes) -> None:
@@ -157,6 +161,7 @@ def test_a_row_round_trips() -> None:
             json.dumps(ROW | {key: value}).encode()
             for key, value in {"id": 3, "prompt": None, "gold": [], "x": 1}.items()
         ),
+        json.dumps(ROW).replace("1.0", "1e999").encode(),
         *(json.dumps(ROW | {"answers": value}).encode() for value in (None, [], {}, "a", [3], [{}])),
         *(
             json.dumps(ROW | {"answers": [ANSWER | change]}).encode()

@@ -64,7 +64,13 @@ def test_check_refuses_what_does_not_fit(tmp_path, capsys) -> None:
         (["--machine=b200x8"], "--machine is for a rehearsal: add --rehearse"),
         (["--account=x.json"], "--account is for a rehearsal: add --rehearse"),
         *((["--rehearse", more], "--rehearse starts no run and checks none") for more in ("--check", "--memory=80")),
-        (["--rehearse", "--skew=inf"], "--skew is inf: experts are chosen by that finite factor"),
+        *(
+            (
+                ["--rehearse", f"--skew={skew}"],
+                f"--skew is {skew}: experts are chosen by that finite factor, from 1e-06",
+            )
+            for skew in ("inf", "1e+308", "1e-300")
+        ),
         (["--rehearse", "--output=/tmp"], "--output is the folder /tmp: name a file in it"),
         (["--resume=a\nb"], r"a\nb is not the folder of a run"),
         (["--set=output=/dev/null/x"], "cannot write into /dev/null/x/tiny_moe: /dev/null is not a folder; choose"),

@@ -16,6 +16,8 @@ PYTHON = f"rollouts.options.python={sys.executable}"
     ("key", "sets", "message"),
     [
         ("", [], "MEGATRON_SSPO_SERVER_KEY is not set"),
+        ("a\nb", [PYTHON], "the servers' key has characters that an HTTP header cannot hold"),
+        ("k\xe9", [PYTHON], "change MEGATRON_SSPO_SERVER_KEY"),
         ("k", ["rollouts.options.servers=2"], "has no option servers"),
         ("k", ["model.path=/nowhere", PYTHON], "/nowhere is not a Hugging Face folder"),
         ("k", ["rollouts.options.python=/nowhere/python"], "there is no /nowhere/python"),
@@ -34,6 +36,7 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, key, sets, message) 
         (["--port", "65535"], "--port is 65535: with 2 servers it must be 1 to 65,534"),
         (["--port", "-1"], "--port is -1"),
         (["--address", "192.0.2.1"], "port 30000 of 192.0.2.1 is not free"),
+        (["--address", ""], "'' is not an address of this machine (it is empty): name one with --address"),
     ],
 )
 def test_ports_and_addresses_that_no_server_can_have(tmp_path, monkeypatch, capsys, arguments, message) -> None:

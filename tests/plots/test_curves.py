@@ -128,15 +128,24 @@ def test_outputs_that_cannot_be_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_disk_that_is_full_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, "No space left on device; make room, or"),
+        (errno.EFBIG, "File too large; raise the limit `ulimit -f`, or"),
+    ],
+)
+def test_a_disk_that_is_full_leaves_the_old_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
+) -> None:
     folder = run(tmp_path / "a")
     (folder / "curves.png").write_text("old")
 
     def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(picture.os, "replace", full)
-    with pytest.raises(UserError, match="No space left on device"):
+    with pytest.raises(UserError, match=message):
         plot_run(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["curves.png", "evaluations.jsonl", "metrics.jsonl"]
     assert (folder / "curves.png").read_text() == "old"

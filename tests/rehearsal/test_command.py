@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,18 @@ def test_one_rank_and_a_skew(tmp_path: Path) -> None:
     assert found["3"][1] > 1.1 * found["1"][1]
 
 
+@pytest.mark.slow
+def test_ranks_end_with_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "megatron_sspo", "launch", "examples/tiny_moe.py", "--rehearse"]
+    command += ["--output", str(tmp_path / "rehearsal.json")]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "rank 0: build" in process.stderr.readline()
+        process.kill()
+        assert "rank 0: checkpoint" not in process.stderr.read()  # it ends when the rank has ended, too
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -59,6 +72,7 @@ def test_one_rank_and_a_skew(tmp_path: Path) -> None:
         (["--rehearse", "--stage", "1", "--rank", "1"], "--stage and --rank both name what to rehearse"),
         (["--rehearse", "--skew", "0"], "--skew is 0"),
         (["--rehearse", "--microbatches", "-1"], "--microbatches is -1"),
+        (["--rehearse", "--output", "examples/tiny_moe.py/x"], "cannot use examples/tiny_moe.py: File exists"),
         (["--rehearse", "--on", "slurm"], "--rehearse runs on this machine"),
         (["--rank", "0"], "--rank is for a rehearsal: add --rehearse"),
         (["--skew", "2"], "--skew is for a rehearsal: add --rehearse"),

@@ -44,6 +44,23 @@ def test_a_damaged_file_is_one_sentence(tmp_path, content) -> None:
     assert FILE in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *(lambda kept, name=name: kept["vary"]["objective"][0].update({name: 3}) for name in ("text", "label", "name")),
+        lambda kept: kept.update(seeds=10**12),
+        lambda kept: kept.update(vary=kept["vary"] | {f"a{i}": kept["vary"]["objective"] for i in range(60)}),
+    ],
+)
+def test_values_of_another_kind_and_more_runs_than_are_listed(tmp_path, edit) -> None:
+    make_sweep(tmp_path, "objective=[sspo(), gspo()]")
+    kept = json.loads((tmp_path / FILE).read_text())
+    edit(kept)
+    (tmp_path / FILE).write_text(json.dumps(kept))
+    with pytest.raises(UserError, match=f"{FILE} .*: restore the file"):
+        read_sweep(tmp_path)
+
+
 def test_another_recipe_is_refused(tmp_path) -> None:
     sweep = make_sweep(tmp_path, "objective=[sspo()]")
     run = {"class": "Run", "optimizer": {"class": "Optimizer", "lr": 1e-6}, "name": "a"}

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
+from megatron_sspo.evaluation.model import open_model
 from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.copy import TensorCopier
@@ -385,9 +386,15 @@ def test_a_destination_below_a_file(pair, tmp_path):
 
 
 def test_another_configuration_for_a_hugging_face_folder(pair, tmp_path):
-    with pytest.raises(UserError, match=r"is a Hugging Face folder that has its own .*; leave --config out"):
-        convert(pair[0], tmp_path / "out", config_folder=pair[1])
+    for read in (
+        lambda: convert(pair[0], tmp_path / "out", config_folder=pair[1]),
+        lambda: verify(pair[0], pair[0], config_folder=pair[1]),
+        lambda: open_model(pair[0], pair[1]),
+    ):
+        with pytest.raises(UserError, match=r"is a Hugging Face folder that has its own .*; leave --config out"):
+            read()
     assert not list(tmp_path.glob("out*"))
+    assert verify(*pair, config_folder=pair[0]).differences == []
 
 
 def test_a_source_that_links_to_itself(tmp_path, capsys):

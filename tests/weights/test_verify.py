@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
 from megatron_sspo.weights.formats.hf_folder import HFFolder
@@ -32,6 +33,14 @@ def test_verify_reports_dtypes_and_missing_tensors(pair, tmp_path):
     edit_json(other / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
     assert verify(pair[0], other).differences == [f"model.norm.weight is only in {pair[0]}"]
     assert verify(other, pair[1]).differences == [f"model.norm.weight is only in {pair[1]}"]
+
+
+@pytest.mark.parametrize("names", [[], ["model.layers.0.self_attn.rotary_emb.inv_freq"]])
+def test_folders_of_no_tensors_are_not_equal(tmp_path, names):
+    (tmp_path / "config.json").write_text("{}")
+    save_file({name: torch.zeros(4) for name in names}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="holds safetensors without a tensor of a model"):
+        verify(tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize("other", ["megatron", "hf"])

@@ -13,6 +13,7 @@ from megatron_sspo.files.reading import read_json
 from megatron_sspo.plots.labels import COLOURS, run_label
 from megatron_sspo.plots.live import panels, responses
 from megatron_sspo.plots.live.following import Part, read_part
+from megatron_sspo.processes.output import ignore_malformed_requests
 from megatron_sspo.run_folder import metrics_files
 
 ADDRESS, PORT = "127.0.0.1", 8060
@@ -106,6 +107,7 @@ def make_app(folders: Sequence[Path]) -> web.Application:
 
 
 async def _serve(folders: Sequence[Path], listener: socket.socket) -> None:
+    ignore_malformed_requests()
     runner = web.AppRunner(make_app(folders), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from megatron_sspo.agent.tasks import cancel
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.output import ignore_malformed_requests
 from megatron_sspo.rollout.agents import anthropic_messages, chat_completions
 from megatron_sspo.rollout.agents.chat import Form
 from megatron_sspo.rollout.agents.messages import Refusal
@@ -55,6 +56,7 @@ class EndpointServer:
             for form in _FORMS:
                 app.router.add_post(prefix + form.path, functools.partial(self._answer, form))
             app.router.add_get(f"{prefix}/models", self._models)
+        ignore_malformed_requests()
         runner = self._runner = web.AppRunner(
             app,
             access_log=None,

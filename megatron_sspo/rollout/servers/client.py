@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.servers.server_program import KEY
 
 _CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 2.0  # less than the 5 s after which SGLang closes an idle connection
@@ -30,15 +31,25 @@ class ServerError(Exception):
         self.is_rejected = is_rejected
 
 
+def check_key(key: str) -> None:
+    """Raises UserError if a server's key cannot be sent in an HTTP header."""
+    if not (key.isascii() and key.isprintable()):
+        raise UserError(f"the servers' key has characters that an HTTP header cannot hold: change {KEY}")
+
+
 class Client:
     """A client of one server, which sends the API key with every request.
 
     Args:
         url: the server's URL, such as http://127.0.0.1:30000.
         key: the server's API key; "" for a server without one.
+
+    Raises:
+        UserError: see `check_key`.
     """
 
     def __init__(self, url: str, key: str) -> None:
+        check_key(key)
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._session: aiohttp.ClientSession | None = None

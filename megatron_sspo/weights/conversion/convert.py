@@ -24,7 +24,7 @@ from megatron_sspo.weights.formats.converted import MANIFEST
 from megatron_sspo.weights.formats.destination import check_destination, partial_path, publish, real_path
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.formats.open_folder import check_config_folder, open_folder
 from megatron_sspo.weights.formats.stored import DEFAULT_THREADS
 
 _MAX_THREADS = 256
@@ -82,11 +82,7 @@ def convert(
             if to is not None and to != direction:
                 kinds = {"megatron": "a Hugging Face folder", "hf": "a Megatron checkpoint"}
                 raise UserError(f"--to {to} needs {kinds[to]}, and {source} is {kinds[direction]}")
-            if direction == "megatron" and config_folder is not None:
-                raise UserError(
-                    f"--config {config_folder} is for a Megatron checkpoint, and {source} is a Hugging Face folder "
-                    "that has its own config.json; leave --config out"
-                )
+            check_config_folder(config_folder, folder)
             check_text_files(folder.config_folder)
             plan = make_plan(folder, dtype)
             bytes_copied = _write(folder, plan, destination, num_threads)

@@ -11,7 +11,7 @@ from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.weights.conversion.progress import Meter
 from megatron_sspo.weights.family import flag
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.formats.open_folder import check_config_folder, open_folder
 from megatron_sspo.weights.formats.stored import DEFAULT_THREADS, StoredTensor
 
 _BLOCK_BYTES = 1024**2
@@ -37,9 +37,10 @@ def verify(first: str | Path, second: str | Path, *, config_folder: Path | None 
         config_folder: the Hugging Face folder with config.json, for a Megatron checkpoint without it.
 
     Raises:
-        UserError: one of the two cannot be read.
+        UserError: one of the two cannot be read, or neither is a Megatron checkpoint, for which `config_folder` is.
     """
     with os_errors_as_user_errors(), open_folder(first, config_folder) as a, open_folder(second, config_folder) as b:
+        check_config_folder(config_folder, a, b)
         return _compare(a, b)
 
 

@@ -65,6 +65,8 @@ class HFFolder(ModelFolder):
             found |= header
         # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
         stored = {name: found[name] for name in self.index if not name.endswith(".rotary_emb.inv_freq")}
+        if not stored:
+            raise UserError(f"{self.path} holds safetensors without a tensor of a model; download it again")
         return split_fused_experts(stored, self.config, self.path)
 
     def _check_kind(self) -> None:

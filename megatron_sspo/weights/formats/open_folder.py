@@ -33,6 +33,15 @@ def open_folder(path: str | Path, config_folder: Path | None = None) -> ModelFol
     return HFFolder(path)
 
 
+def check_config_folder(config_folder: Path | None, *folders: ModelFolder) -> None:
+    """Raises UserError if a configuration is given for Hugging Face folders alone, which would not read it."""
+    if config_folder is not None and all(isinstance(folder, HFFolder) for folder in folders):
+        raise UserError(
+            f"--config {config_folder} is for a Megatron checkpoint, and {folders[0].path} is a Hugging Face folder "
+            "that has its own config.json; leave --config out"
+        )
+
+
 def config_file(path: Path) -> Path | None:
     """Returns the config.json of a model's folder; a run's checkpoint has it in its folder `trainer`. None: neither."""
     return next((file for folder in (path, path / "trainer") if (file := folder / "config.json").exists()), None)

@@ -268,6 +268,9 @@ def test_the_command_serves_until_it_is_ended(tmp_path: Path, ended_by: signal.S
             with urllib.request.urlopen(f"{address}/metrics?run=0", timeout=60) as response:
                 assert len(json.load(response)["rows"]) == 2
             port = int(address.rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(b"GET * HTTP/1.1\r\n\r\n")
+                assert client.recv(100).startswith(b"HTTP/1.0 400 Bad Request")
             listening = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
             assert f"0100007F:{port:04X} 00000000:0000 0A" in listening, "it listens on 127.0.0.1"
             assert f"00000000:{port:04X} 00000000:0000 0A" not in listening, "and on no other address"
