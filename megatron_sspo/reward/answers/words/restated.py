@@ -27,12 +27,15 @@ _CONDITION = re.compile(
     re.IGNORECASE,
 )
 _STATEMENT = re.compile(r"=|(?<![A-Za-z\\])[A-Za-z]{2}|[\u4e00-\u9fff]")  # "18, so x = 3" are two values
-# "Answer: 12\n\nExplanation: ...", and "The answer is 12. We multiply 3 by 4.", in which the answer is not taken back
+# "Answer: 12\n\nExplanation: ...", and "The answer is 12. We multiply 3 by 4."
 _EXPLANATION = re.compile(
-    r"(?:\n[-*#_\s]*(?P<label>explanation|reason(?:ing)?|justification|notes?|proof|check|verification|confidence)[*_\s]*:|"
-    r"(?<=[^\s.:])(?:\.\s|\n)\s*(?:we|this|that|since|because|to|here|first|let|by|using)\b)"
-    r"(?:(?!\b(?:not?|n?or|but|if|wrong|incorrect|actually|wait|instead|mistake|also|answers?)\b|n't).)*$",
-    re.IGNORECASE | re.DOTALL,
+    r"\n[-*#_ \t]*(?P<label>explanation|reason(?:ing)?|justification|notes?|proof|check|verification|confidence)"
+    r"[*_\s]*:|"
+    r"(?<=[^\s.:])(?:\.\s|\n)\s*(?:we|this|that|since|because|to|here|first|let|by|using)\b",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:not?|n?or|but|if|wrong|incorrect|actually|wait|instead|mistake|also|answers?)\b|n't", re.I
 )
 
 
@@ -64,9 +67,10 @@ def take_conclusion(text: str) -> str:
 
     The end is the last line, the last sentence, or the last clause of a sentence without conditions.
     """
-    explanation = _EXPLANATION.search(text)
+    taken_back = max((match.end() for match in _TAKEN_BACK.finditer(text)), default=0)
+    explanation = _EXPLANATION.search(text, taken_back)
     if explanation and explanation.start() and (explanation["label"] or _ANNOUNCEMENT.match(text)):
-        text = text[: explanation.start()]
+        text = text[: explanation.start()].rstrip()
     start = max((match.end() for match in _END_OF_SENTENCE.finditer(text)), default=0)
     before = text[:start]
     is_conclusion = _CONCLUSION.match(text, start) and _STATEMENT.search(before)
