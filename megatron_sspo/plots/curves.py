@@ -8,6 +8,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.plots.labels import COLOURS, run_label
+from megatron_sspo.plots.legend import draw_legend, plain_text, shorten
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.run_folder import metrics_files
 
@@ -19,6 +20,7 @@ _STEPS = (1, 2, 2.5, 5, 10)
 _PASS = "pass@1"  # stands for `<set>/pass@1` of evaluations.jsonl of every set
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per set
 _LEVELS, _DASH = 5, 3.0  # the number of dash patterns over each other; the shortest dash in line widths
+_LONGEST_SET = 28  # characters of a set's name
 _LARGEST = 1e300  # larger values are not drawn, because the axis would overflow
 
 Row = Mapping[str, float]
@@ -116,16 +118,15 @@ def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> N
         _style_axis(axis, panel, [value for values in drawn for value in values])
         if panel.key == _PASS and len(sets) > 1:
             lines = [Line2D([], [], color=INK, marker=_marker(place)) for place in range(len(sets))]
-            axis.legend(lines, map(plain_text, sets), frameon=False, fontsize=8.5)
+            names = [plain_text(shorten(name, _LONGEST_SET)) for name in sets]
+            axis.legend(lines, names, frameon=False, fontsize=8.5)
     last = max((row["update"] for kinds in runs.values() for rows in kinds for row in rows), default=1)
     for axis in axes.flat:
         axis.set_xlim(-0.02 * max(last, 1), 1.02 * max(last, 1))
     for axis in axes[-1]:
         axis.set_xlabel("update", color=INK)
     handles = [Line2D([], [], **{**style.line, "linewidth": 2.5}) for style in styles.values()]
-    names = [plain_text(label) for label in runs]
-    size = 12 if len(runs) <= 8 else 8
-    figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(runs)), frameon=False, fontsize=size)
+    draw_legend(figure, handles, list(runs), size=12 if len(runs) <= 8 else 8)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
     write_picture(figure, path, dpi=120)
 
@@ -190,15 +191,6 @@ def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], style: _Styl
 
 def _marker(place: int) -> str:
     return _MARKERS[place % len(_MARKERS)]
-
-
-def plain_text(name: str) -> str:
-    """Returns a name as matplotlib shows it as it is.
-
-    Matplotlib would show text between two dollar signs as a formula, and refuses the halves of surrogate pairs that
-    stand for the bytes of a path that is not UTF-8.
-    """
-    return name.replace("$", r"\$").encode("utf-8", "replace").decode("utf-8")
 
 
 def _sets(row: Row) -> list[str]:

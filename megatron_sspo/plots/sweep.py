@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.plots.curves import INK, draw_frame, plain_text
+from megatron_sspo.plots.curves import INK, draw_frame
 from megatron_sspo.plots.labels import COLOURS
+from megatron_sspo.plots.legend import draw_legend, plain_text, shorten
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.processes.console import pluralize
 from megatron_sspo.sweep.results import Results, read_results
@@ -45,9 +46,8 @@ def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = ""
     _draw_means(figure.add_subplot(grid[rows, 0]), results, scores, setting, title)
     _draw_matrix(figure.add_subplot(grid[rows, 1:]), results, scores, setting)
     handles = [Line2D([], [], color=_colour(place), linewidth=2.5) for place in range(len(results.values))]
-    names = [plain_text(value) for value in results.values]
     if results.field:
-        figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
+        draw_legend(figure, handles, results.values)
     figure.supxlabel(_footnote(results, scores, setting), fontsize=8.5, color="#777777")
     write_picture(figure, path, dpi=120)
 
@@ -133,4 +133,4 @@ def _colour(place: int) -> str:
 
 
 def _shorten(label: str) -> str:
-    return plain_text(label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 3]}...")
+    return plain_text(shorten(label, _LONGEST_LABEL))
