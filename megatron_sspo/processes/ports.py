@@ -1,7 +1,6 @@
 """Addresses and free ports of this machine."""
 
 import contextlib
-import errno
 import random
 import socket
 
@@ -10,6 +9,7 @@ from megatron_sspo.errors import UserError
 # These ports are below the kernel's ephemeral ports (by default from 32,768 on), so that no outgoing connection takes
 # the port before the server listens on it.
 _FIRST, _LAST = 20_000, 31_999
+_ALL = "0.0.0.0"
 
 
 def free_port(address: str = "127.0.0.1") -> int:
@@ -50,15 +50,15 @@ def check_address(address: str, remedy: str = "set rollouts.options.address to o
         remedy: how the user chooses another address, for the message.
 
     Raises:
-        UserError: `address` is not an address of this machine, or is empty, which would be all of them.
+        UserError: `address` is not an address of this machine, or stands for all of them, as "" and 0.0.0.0 do.
     """
     with socket.socket() as probe:
         try:
-            if not address:
-                raise OSError(errno.EINVAL, "it is empty")
             probe.bind((address, 0))
         except OSError as error:
             raise UserError(f"{address!r} is not an address of this machine ({error.strerror}): {remedy}") from error
+        if probe.getsockname()[0] == _ALL:
+            raise UserError(f"{address!r} is all addresses of this machine, and clients need one of them: {remedy}")
 
 
 def check_free(address: str, port: int, remedy: str) -> None:

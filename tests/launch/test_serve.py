@@ -36,7 +36,8 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, key, sets, message) 
         (["--port", "65535"], "--port is 65535: with 2 servers it must be 1 to 65,534"),
         (["--port", "-1"], "--port is -1"),
         (["--address", "192.0.2.1"], "port 30000 of 192.0.2.1 is not free"),
-        (["--address", ""], "'' is not an address of this machine (it is empty): name one with --address"),
+        (["--address", ""], "'' is all addresses of this machine, and clients need one of them: name one with"),
+        (["--address", "0.0.0.0"], "'0.0.0.0' is all addresses of this machine"),
     ],
 )
 def test_ports_and_addresses_that_no_server_can_have(tmp_path, monkeypatch, capsys, arguments, message) -> None:
