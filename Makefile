@@ -16,9 +16,8 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 # The processes that tests start import the package from bytecode, which the first of them writes.
 unexport PYTHONDONTWRITEBYTECODE
-# Each worker has whole files. Three of them use two cores fully, because many tests wait for processes that they start;
-# two, where each worker starts servers of its own.
-WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses
+# Two workers, each with whole files: many tests wait for processes that they start.
+WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser install-integrations check-sandbox quickstart docs check test test-fast test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
@@ -122,14 +121,14 @@ check: install
 	$(BIN)/pyright
 
 test: install check-sandbox
-	$(TEST) $(WORKERS) 3 -m "not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
+	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
 
 test-fast: install check-sandbox
-	$(TEST) $(WORKERS) 3 -m "not slow and not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
+	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
 
 # Runs real SGLang servers on this machine's CPU.
 test-sglang: install install-sglang .venv-verifiers/installed
-	$(TEST) $(WORKERS) 2 tests/sglang -m "not long"
+	$(TEST) $(WORKERS) tests/sglang -m "not long"
 
 # Runs the GPU's kernels on this machine's CPU, by Triton's interpreter. Triton comes with torch for CUDA; here it has a folder
 # of its own, because libraries that find it would use it. The interpreter of older ones does not fit numpy 2.4.

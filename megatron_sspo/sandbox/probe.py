@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 _HOST_PATHS = ("/etc/shadow", "/etc/hostname", "/root", "/home", "/sys/kernel", "/bin/sh", "/usr/bin/python3")
 
 # Parts of bubblewrap's error messages, and the remedy for each.
+_ATTACK_SECONDS = 30.0  # for an attack on a limit, also where programs have less; a server takes its own limit
+_TRIES = 3
 _REMEDIES = {
     "No permissions to create": "allow unprivileged user namespaces (sysctl user.max_user_namespaces=15000; Debian: "
     "kernel.unprivileged_userns_clone=1; Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0)",
@@ -176,9 +178,21 @@ def _run_reach(runner: Runner, job: Mapping[str, Any]) -> list[str]:
 
 
 def _printed_number(runner: Runner, program: str, stdin: str) -> int:
-    """Returns the number that an attack printed; 0 if it was killed."""
-    stdout = runner.run(program, stdin).stdout.strip()
-    return int(stdout) if stdout.isdigit() else 0
+    """Returns the number that an attack printed; 0 if a limit refused what it needs, or killed it.
+
+    Raises:
+        UserError: the attack was not over in time, so it is not known whether the limit holds.
+    """
+    seconds = max(_ATTACK_SECONDS, runner.limits.wall_seconds)
+    for _ in range(_TRIES):
+        result = runner.run(program, stdin, seconds=seconds)
+        if result.end_reason != "time":
+            stdout = result.stdout.strip()
+            return int(stdout) if stdout.isdigit() else 0
+    raise UserError(
+        "the sandbox's probe was not over in time, so it is not known whether its limits hold: start again when the "
+        "machine is less busy, or raise the option wall_seconds"
+    )
 
 
 def _exceed_processes(runner: Runner) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.sandbox import box, probe
+from megatron_sspo.sandbox import attacks, box, probe
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.types import Limits
 from tests.sandbox.conftest import LIMITS
@@ -77,6 +77,22 @@ def test_a_limit_that_does_not_hold_is_found(monkeypatch, limit: str, found: str
     made._cgroups._parents, made._cgroups.can_limit_memory = [], False  # otherwise the cgroup would hold
     try:
         with pytest.raises(UserError, match=found):
+            probe.probe(made)
+    finally:
+        made.close()
+
+
+def test_an_attack_that_is_not_over_in_time_is_not_refused(monkeypatch) -> None:
+    made = Sandbox(LIMITS)
+    run = made.run
+    slow = "import time; time.sleep(60)"
+
+    def run_slowly(program, stdin="", files=None, *, seconds=None):
+        return run(slow, seconds=0.1) if program == attacks.MEMORY else run(program, stdin, files, seconds=seconds)
+
+    monkeypatch.setattr(made, "run", run_slowly)
+    try:
+        with pytest.raises(UserError, match="not known whether its limits hold: start again when"):
             probe.probe(made)
     finally:
         made.close()
