@@ -9,8 +9,9 @@ import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from megatron_sspo.errors import UserError
@@ -20,14 +21,17 @@ from megatron_sspo.sandbox.remote import RemoteSandbox, check_url
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 # Paths that a program must not be able to read, on any machine.
 _HOST_PATHS = ("/etc/shadow", "/etc/hostname", "/root", "/home", "/sys/kernel", "/bin/sh", "/usr/bin/python3")
 
-# Parts of bubblewrap's error messages, and the remedy for each.
 _ATTACK_SECONDS = 30.0  # for an attack on a limit, also where programs have less; a server takes its own limit
-_TRIES = 3
+_TRIES = 3  # of an attack that is not over in time
+
+# Parts of bubblewrap's error messages, and the remedy for each.
 _REMEDIES = {
     "No permissions to create": "allow unprivileged user namespaces (sysctl user.max_user_namespaces=15000; Debian: "
     "kernel.unprivileged_userns_clone=1; Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0)",
@@ -177,22 +181,34 @@ def _run_reach(runner: Runner, job: Mapping[str, Any]) -> list[str]:
         ) from None
 
 
-def _printed_number(runner: Runner, program: str, stdin: str) -> int:
-    """Returns the number that an attack printed; 0 if a limit refused what it needs, or killed it.
+def _in_time(attack: Callable[[], tuple[str, T]]) -> T:
+    """Returns what an attack found.
+
+    Args:
+        attack: a function that attacks, and returns how the attack ended and what it found.
 
     Raises:
-        UserError: the attack was not over in time, so it is not known whether the limit holds.
+        UserError: the attack was not over in time in any of its tries, so it is not known whether it succeeds.
     """
-    seconds = max(_ATTACK_SECONDS, runner.limits.wall_seconds)
     for _ in range(_TRIES):
-        result = runner.run(program, stdin, seconds=seconds)
-        if result.end_reason != "time":
-            stdout = result.stdout.strip()
-            return int(stdout) if stdout.isdigit() else 0
+        end_reason, found = attack()
+        if end_reason != "time":
+            return found
     raise UserError(
-        "the sandbox's probe was not over in time, so it is not known whether its limits hold: start again when the "
-        "machine is less busy, or raise the option wall_seconds"
+        "the sandbox's probe was not over in time, so it is not known whether the sandbox is secure: start again when "
+        "the machine is less busy, or raise the option wall_seconds"
     )
+
+
+def _printed_number(runner: Runner, program: str, stdin: str) -> int:
+    """Returns the number that an attack printed; 0 if a limit refused what it needs, or killed it."""
+
+    def attack() -> tuple[str, str]:
+        result = runner.run(program, stdin, seconds=max(_ATTACK_SECONDS, runner.limits.wall_seconds))
+        return result.end_reason, result.stdout.strip()
+
+    stdout = _in_time(attack)
+    return int(stdout) if stdout.isdigit() else 0
 
 
 def _exceed_processes(runner: Runner) -> list[str]:
@@ -225,10 +241,14 @@ def _exceed_time(runner: Runner) -> list[str]:
 
 
 def _forge_verdicts(runner: Runner) -> list[str]:
+    def attack(program: str) -> tuple[str, bool]:
+        verdict = runner.check(program, ["assert f(1) == 2"])
+        return verdict.reason, verdict.passed
+
     return [
         f"a forged verdict ({how})"
         for how, program in attacks.FORGED_VERDICTS.items()
-        if runner.check(program, ["assert f(1) == 2"]).passed
+        if _in_time(partial(attack, program))
     ]
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.processes.keys import check_key
 from megatron_sspo.sandbox.types import Case, Limits, SandboxBroken, SandboxResult, Session, Verdict
 
 KEY = "MEGATRON_SSPO_SANDBOX_KEY"
@@ -41,7 +42,7 @@ class RemoteSandbox:
         self._key = key or os.environ.get(KEY, "")
         if not self._key:
             raise UserError(f"the sandbox at {url} needs a key: set {KEY} to the key that the server was started with")
-        check_key(self._key)
+        check_key(self._key, "the sandbox's", KEY)
         self._request_seconds = request_seconds
         try:
             about = self.request("GET", "/about", None)
@@ -135,12 +136,6 @@ def check_url(url: str) -> None:
         is_valid = False
     if not is_valid:
         raise UserError(f"the sandbox's url is {url!r}: it must be like http://127.0.0.1:8765")
-
-
-def check_key(key: str) -> None:
-    """Raises UserError if a key, which is not empty, cannot be sent in an HTTP header."""
-    if max(key) > "\xff" or set("\r\n") & set(key):
-        raise UserError(f"the sandbox's key has characters that an HTTP header cannot hold: change {KEY}")
 
 
 class RemoteSession:

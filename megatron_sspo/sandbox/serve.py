@@ -21,8 +21,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.keys import check_key
 from megatron_sspo.sandbox.probe import open_sandbox
-from megatron_sspo.sandbox.remote import KEY, MIN_KEY_LENGTH, check_key, end_connection
+from megatron_sspo.sandbox.remote import KEY, MIN_KEY_LENGTH, end_connection
 from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Session
 
 _LONGEST_BODY = 64 * 1024**2
@@ -324,7 +325,7 @@ def main() -> int:
         key = os.environ.pop(KEY, "")
         if len(key) < MIN_KEY_LENGTH:
             raise UserError(f"{KEY} has {len(key)} characters: set it to a random key of {MIN_KEY_LENGTH} or more")
-        check_key(key)
+        check_key(key, "the sandbox's", KEY)
         for name in ("concurrency", "sessions"):
             if getattr(options, name) < 1:
                 raise UserError(f"--{name} is {getattr(options, name)}: it must be 1 or more")

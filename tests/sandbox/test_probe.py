@@ -82,17 +82,21 @@ def test_a_limit_that_does_not_hold_is_found(monkeypatch, limit: str, found: str
         made.close()
 
 
-def test_an_attack_that_is_not_over_in_time_is_not_refused(monkeypatch) -> None:
+@pytest.mark.parametrize("late", [attacks.MEMORY, next(iter(attacks.FORGED_VERDICTS.values()))])
+def test_an_attack_that_is_not_over_in_time_is_not_refused(monkeypatch, late: str) -> None:
     made = Sandbox(LIMITS)
-    run = made.run
-    slow = "import time; time.sleep(60)"
+    run, check = made.run, made.check
 
     def run_slowly(program, stdin="", files=None, *, seconds=None):
-        return run(slow, seconds=0.1) if program == attacks.MEMORY else run(program, stdin, files, seconds=seconds)
+        return run("while True: pass", seconds=0.1) if program == late else run(program, stdin, files, seconds=seconds)
+
+    def check_slowly(program, tests):
+        return check("while True: pass" if program == late else program, tests)
 
     monkeypatch.setattr(made, "run", run_slowly)
+    monkeypatch.setattr(made, "check", check_slowly)
     try:
-        with pytest.raises(UserError, match="not known whether its limits hold: start again when"):
+        with pytest.raises(UserError, match="not known whether the sandbox is secure: start again when"):
             probe.probe(made)
     finally:
         made.close()

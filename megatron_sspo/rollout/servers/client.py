@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.keys import check_key
 from megatron_sspo.rollout.servers.server_program import KEY
 
 _CONNECT_SECONDS = 10.0
@@ -31,12 +32,6 @@ class ServerError(Exception):
         self.is_rejected = is_rejected
 
 
-def check_key(key: str) -> None:
-    """Raises UserError if a server's key cannot be sent in an HTTP header."""
-    if not (key.isascii() and key.isprintable()):
-        raise UserError(f"the servers' key has characters that an HTTP header cannot hold: change {KEY}")
-
-
 class Client:
     """A client of one server, which sends the API key with every request.
 
@@ -49,7 +44,7 @@ class Client:
     """
 
     def __init__(self, url: str, key: str) -> None:
-        check_key(key)
+        check_key(key, "the servers'", KEY)
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._session: aiohttp.ClientSession | None = None
