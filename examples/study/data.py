@@ -11,6 +11,7 @@ from examples.study.rates import best
 
 SUMS = "sums"  # recipes; those below are of the questions e, f and i
 LONG_SUMS, DENSE_SUMS, PRETRAINED_SUMS = "long_sums", "dense_sums", "pretrained_sums"
+PRETRAINED_SUMS_ON_GPU = "pretrained_sums_on_gpu"
 SEARCH, REPLAY, MAP = "search", "replay", "map"  # what the names of their sweeps begin with
 STALE_UPDATES = 8  # μ of the staleness cells
 FILES = ("runs.csv", "evaluations.csv", "metrics.csv.gz", "cosines.csv")

@@ -150,6 +150,23 @@ SWEEPS = {
         seeds=2,
         warm_start=False,
     ),
+    "pretrained on a GPU": Sweep(
+        recipe="pretrained_sums_on_gpu",
+        objectives=FEW,
+        updates_per_sync=[8],
+        rates=[PRETRAINED_RATE, 3 * PRETRAINED_RATE],
+        seeds=8,
+        warm_start=False,
+    ),
+    "pretrained on-policy": Sweep(
+        recipe="pretrained_sums_on_gpu",
+        objectives={"AtanLog": "sspo()"},
+        updates_per_sync=[1],
+        rates=[PRETRAINED_RATE, 3 * PRETRAINED_RATE, 10 * PRETRAINED_RATE],
+        seeds=3,
+        described=True,
+        warm_start=False,
+    ),
 }
 SEARCHES = {"search", *(sweep.search for sweep in SWEEPS.values() if sweep.search)}
 # compared with no other sweep, so their warm starts may be others

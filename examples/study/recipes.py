@@ -66,6 +66,11 @@ def pretrained_sums() -> Run:
     )
 
 
+def pretrained_sums_on_gpu() -> Run:
+    """Returns the run of `pretrained_sums` under another name, because results of a GPU are kept apart."""
+    return replace(pretrained_sums(), name="pretrained_sums_on_gpu")
+
+
 def warm_sums() -> Run:
     """Returns the warm start of `sums` alone: its one update has a learning rate of 0."""
     return _warm(sums())

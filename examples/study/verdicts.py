@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from examples.study.data import DENSE_SUMS, LONG_SUMS, PRETRAINED_SUMS, SUMS, Study
+from examples.study.data import DENSE_SUMS, LONG_SUMS, PRETRAINED_SUMS, PRETRAINED_SUMS_ON_GPU, SUMS, Study
 from examples.study.questions import (
     lengths,
     map,
@@ -11,14 +11,27 @@ from examples.study.questions import (
     mixture,
     other_papers,
     pretrained,
+    pretrained_on_gpu,
     search,
     staleness,
     temperatures,
 )
 from examples.study.text import Section, table
 
-_QUESTIONS = (search, staleness, mechanism, temperatures, mild, lengths, mixture, map, other_papers, pretrained)
-_RECIPES = (SUMS, LONG_SUMS, DENSE_SUMS, PRETRAINED_SUMS)
+_QUESTIONS = (
+    search,
+    staleness,
+    mechanism,
+    temperatures,
+    mild,
+    lengths,
+    mixture,
+    map,
+    other_papers,
+    pretrained,
+    pretrained_on_gpu,
+)
+_RECIPES = (SUMS, LONG_SUMS, DENSE_SUMS, PRETRAINED_SUMS, PRETRAINED_SUMS_ON_GPU)
 
 
 def sections(study: Study) -> list[Section]:

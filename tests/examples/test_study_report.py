@@ -13,7 +13,7 @@ from scipy.stats import bootstrap, mannwhitneyu, ttest_1samp
 from examples.study import collect, objections, rerun, screening, statistics
 from examples.study.collect import METRICS, write_rows
 from examples.study.comparisons import compare, corrected
-from examples.study.data import DENSE_SUMS, LONG_SUMS, PRETRAINED_SUMS, Study, read_study
+from examples.study.data import DENSE_SUMS, LONG_SUMS, PRETRAINED_SUMS, PRETRAINED_SUMS_ON_GPU, Study, read_study
 from examples.study.figures import DRAWINGS, draw
 from examples.study.forms import GATES, HARD, SOFT
 from examples.study.grid import (
@@ -38,6 +38,7 @@ from examples.study.questions import (
     mixture,
     other_papers,
     pretrained,
+    pretrained_on_gpu,
     search,
     staleness,
     step_size,
@@ -592,6 +593,30 @@ def test_the_forms_part_in_each_seed(tmp_path) -> None:
     assert pretrained.section(files.read(tmp_path)).verdict == "the forms part: not decided"
 
 
+@pytest.mark.parametrize(
+    ("at_small", "at_large", "seeds", "word"),
+    [
+        (0.0, 0.3, 8, "yes"),
+        (0.4, 0.3, 8, "not decided"),  # by less than at the smaller rate
+        (0.0, -0.3, 8, "no"),
+        (0.0, 0.0, 8, "not decided"),
+        (0.0, 0.3, 7, "not run"),
+    ],
+)
+def test_the_forms_on_a_gpu(tmp_path, at_small, at_large, seeds, word) -> None:
+    files = Files()
+    for factor, above in ((1, at_small), (3, at_large)):
+        for label, final in (("AtanLog", 0.5), ("AtanLog one-sided", 0.5 + above)):
+            by_seed = [final + 0.001 * (seed - (seeds - 1) / 2) * (label == "AtanLog") for seed in range(seeds)]
+            files.add(
+                label, by_seed.__getitem__, sweep="pretrained on a GPU", recipe=PRETRAINED_SUMS_ON_GPU,
+                lr=5e-6 * factor, mu=8, seeds=seeds,
+            )  # fmt: skip
+    section = pretrained_on_gpu.section(files.read(tmp_path))
+    assert section.verdict == f"the forms part: {word}"
+    assert "μ = 1, 10 lr = 5e-05 | AtanLog | 0 |" in section.body[1]
+
+
 def test_nothing_was_run(tmp_path) -> None:
     study = read_study(tmp_path)
     text = page(study, sections(study), {}, "")
@@ -635,7 +660,7 @@ def test_the_other_figures(tmp_path) -> None:
     files = search_rows().add("GRPO", 0.9, sweep="mild", mu=2).add("GRPO", 0.4, sweep="map 16", mu=16, seeds=2)
     files.add("AtanLog(0.2, 0.3)", 0.9, sweep="temperatures", seeds=2).add("SAPO", 0.9, sweep="replay")
     files.add("SAPO", 0.9, sweep="lengths", recipe=LONG_SUMS)
-    files.add("SAPO", 0.9, sweep="pretrained", recipe=PRETRAINED_SUMS, lr=5e-6, seeds=2)
+    files.add("SAPO", 0.9, sweep="pretrained on a GPU", recipe=PRETRAINED_SUMS_ON_GPU, lr=5e-6, seeds=2)
     undrawn = draw(files.read(tmp_path), tmp_path)
     assert set(undrawn) == {"staleness.png", "gates.png", "mechanism.png"}
 
