@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import sys
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch.slurm import uses_slurm
@@ -10,6 +11,7 @@ from megatron_sspo.processes.console import Display, pluralize
 from megatron_sspo.rollout.servers.build import visible_gpus
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.sweep import jobs
+from megatron_sspo.sweep.disk import warn_of_disk
 from megatron_sspo.sweep.driver import Driver, share_of_machine
 from megatron_sspo.sweep.folder import LOGS, status, train_arguments, write_sweep
 from megatron_sspo.sweep.grid import Cell
@@ -43,6 +45,9 @@ def sweep(options: argparse.Namespace) -> int:
         prepared = prepare(*asked, **given)  # again, because another process may have changed it before the lock
         unfinished = _unfinished(prepared)
         _check(prepared, options)
+        new = [prepared.runs[cell.name] for cell in unfinished if status(folder / cell.name).state == "new"]
+        if warning := warn_of_disk(new, folder):
+            print(f"warning: {warning}", file=sys.stderr, flush=True)
         write_sweep(folder, prepared.sweep)
         if options.on != "local":
             return jobs.submit(prepared, unfinished, options)

@@ -596,21 +596,22 @@ def test_the_forms_part_in_each_seed(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("at_small", "at_large", "seeds", "word"),
     [
-        (0.0, 0.3, 8, "yes"),
-        (0.4, 0.3, 8, "not decided"),  # by less than at the smaller rate
-        (0.0, -0.3, 8, "no"),
-        (0.0, 0.0, 8, "not decided"),
-        (0.0, 0.3, 7, "not run"),
+        (0.0, 0.3, (8, 8), "yes"),
+        (0.0, 0.3, (3, 8), "yes (with 3 seeds at the smaller rate)"),
+        (0.4, 0.3, (8, 8), "not decided"),  # by less than at the smaller rate
+        (0.0, -0.3, (8, 8), "no"),
+        (0.0, 0.0, (8, 8), "not decided"),
+        (0.0, 0.3, (8, 7), "not run"),
     ],
 )
 def test_the_forms_on_a_gpu(tmp_path, at_small, at_large, seeds, word) -> None:
     files = Files()
-    for factor, above in ((1, at_small), (3, at_large)):
+    for factor, above, count in ((1, at_small, seeds[0]), (3, at_large, seeds[1])):
         for label, final in (("AtanLog", 0.5), ("AtanLog one-sided", 0.5 + above)):
-            by_seed = [final + 0.001 * (seed - (seeds - 1) / 2) * (label == "AtanLog") for seed in range(seeds)]
+            by_seed = [final + 0.001 * (seed - (count - 1) / 2) * (label == "AtanLog") for seed in range(count)]
             files.add(
                 label, by_seed.__getitem__, sweep="pretrained on a GPU", recipe=PRETRAINED_SUMS_ON_GPU,
-                lr=5e-6 * factor, mu=8, seeds=seeds,
+                lr=5e-6 * factor, mu=8, seeds=count,
             )  # fmt: skip
     section = pretrained_on_gpu.section(files.read(tmp_path))
     assert section.verdict == f"the forms part: {word}"

@@ -1,8 +1,15 @@
 """The checks of a sweep before its first run starts."""
 
+import shutil
+from types import SimpleNamespace
+
 import pytest
 
 from megatron_sspo.__main__ import main
+from megatron_sspo.memory.estimate import checkpoint_bytes, model_bytes
+from megatron_sspo.preflight.resources import read_model_config
+from megatron_sspo.recipe import load_recipe
+from megatron_sspo.sweep.disk import warn_of_disk
 from tests.config.recipes import write
 
 
@@ -29,3 +36,24 @@ def test_each_value_is_checked_before_the_first_run_starts(tmp_path, capsys, var
     assert message in error and error.count("\n") == 1
     assert error.startswith("megatron-sspo: the run ") == ("objective" not in vary)
     assert {file.name for file in tmp_path.glob("sweep/*")} <= {".run.lock"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "checkpoints"),
+    [
+        ("checkpoint_every=0", 1),  # the last update saves all the same
+        ("checkpoint_every=4, num_updates=12", 2),
+        ("checkpoint_every=4, num_updates=12, checkpoints_kept=1", 1),
+        ("checkpoint_every=8, num_updates=8", 1),
+        ("checkpoint_every=4, num_updates=9, checkpoints_kept=5", 3),
+    ],
+)
+def test_runs_that_keep_more_than_the_disk_has_are_said(tmp_path, monkeypatch, settings, checkpoints) -> None:
+    run = load_recipe(str(write(tmp_path, settings)))
+    config = read_model_config(run)
+    needed = 3 * (checkpoints * checkpoint_bytes(run, config) + model_bytes(run, config))
+    for free, is_said in ((needed, False), (needed - 1, True)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda place, free=free: SimpleNamespace(free=free))
+        assert bool(warn_of_disk([run] * 3, tmp_path)) == is_said
+    assert warn_of_disk([run] * 3, tmp_path).startswith("the 3 runs will keep ")
+    assert not warn_of_disk([], tmp_path)

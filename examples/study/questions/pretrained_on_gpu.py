@@ -7,6 +7,7 @@ from examples.study.data import PRETRAINED_SUMS_ON_GPU, STALE_UPDATES, Cell, Stu
 from examples.study.grid import FEW, PRETRAINED_RATE
 from examples.study.statistics import mean
 from examples.study.text import Section, interval, number, table
+from megatron_sspo.processes.console import pluralize
 
 TITLE = "i on a GPU. The same cells with eight seeds"
 OBJECTIVES = tuple(FEW)
@@ -53,13 +54,14 @@ def comparisons(study: Study) -> list[Comparison]:
 
 
 def answer(study: Study) -> str:
-    """Returns yes, no, not decided or not run, by the rule of docs/study.md."""
+    """Returns yes, no, not decided or not run, by the rule of docs/study.md; and the seeds at the smaller rate."""
     small, large = (one for one in comparisons(study) if (one.first, one.second) == FORMS)
-    if small.difference is None or large.difference is None or not (small.complete and large.complete):
+    if small.difference is None or large.difference is None or not large.complete:
         return NOT_RUN
+    word = NO if large.sign == -1 else NOT_DECIDED
     if large.sign == 1 and large.difference.estimate.mean > small.difference.estimate.mean:
-        return YES
-    return NO if large.sign == -1 else NOT_DECIDED
+        word = YES
+    return word if small.complete else f"{word} (with {pluralize(small.difference.seeds, 'seed')} at the smaller rate)"
 
 
 def _cell(mu: int, factor: int) -> Cell:

@@ -45,9 +45,9 @@ def _at_an_end(study: Study, recipe: str) -> str:
 
 
 def _other_rates(study: Study, recipe: str) -> str:
-    """Returns a sentence if runs have a learning rate that is no multiple of lr*, since they are in no cell."""
+    """Returns a sentence if runs have a learning rate that is no multiple of a search's lr*: they are in no cell."""
     base = study.base_rates.get(recipe)
-    if base is None:
+    if base is None or not study.areas_by_rate(recipe):
         return ""
     used = {one.lr for one in study.results if one.recipe == recipe and not one.sweep.startswith(SEARCH)}
     strange = sorted(rate for rate in used if not any(same_rate(rate, base * factor) for factor in _MULTIPLES))

@@ -1,0 +1,41 @@
+"""Compares what the runs of a sweep keep on disk with the space that is free."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from megatron_sspo.files.units import format_bytes
+from megatron_sspo.memory.estimate import checkpoint_bytes, model_bytes
+from megatron_sspo.preflight.resources import read_model_config
+from megatron_sspo.processes.console import pluralize
+from megatron_sspo.run import Run
+
+
+def warn_of_disk(runs: Sequence[Run], folder: Path) -> str:
+    """Returns a warning if the runs will keep more than the disk has free, or "".
+
+    The sweep starts all the same, since models and checkpoints of finished runs may be removed while others run. A run
+    keeps its last checkpoints, of which the last update always makes one, and its model.
+
+    Args:
+        runs: those that have not begun.
+        folder: the sweep's folder, which exists.
+
+    Raises:
+        UserError: the configuration of a run's model cannot be read.
+    """
+    needed = sum(_kept_bytes(run) for run in runs)
+    free = shutil.disk_usage(folder).free
+    if needed <= free:
+        return ""
+    return (
+        f"the {pluralize(len(runs), 'run')} will keep {format_bytes(needed)} of checkpoints and models, and {folder} "
+        f"has {format_bytes(free)} free: keep fewer with --set checkpoints_kept=1, choose another disk with --output, "
+        "or remove the checkpoints of finished runs while others run"
+    )
+
+
+def _kept_bytes(run: Run) -> int:
+    config = read_model_config(run)
+    made = -(-run.num_updates // run.checkpoint_every) if run.checkpoint_every else 1
+    return min(made, run.checkpoints_kept) * checkpoint_bytes(run, config) + model_bytes(run, config)
