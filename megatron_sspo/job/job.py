@@ -245,6 +245,8 @@ class Job:
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
         if self._resumed_from is None and run.warm_start is not None:
             self._warm_start(run.warm_start)
+            if self.stop.exit_code:
+                return
         if self._resumed_from is None or agree.run_on_rank_0(self._lacks_evaluation):
             self._evaluations.begin(self.state.update)
         self.display.begin(run.name, run.num_updates, self.state.update)
@@ -255,7 +257,7 @@ class Job:
         """Trains on demonstrations, and then gives the policy the optimizer of the updates. A collective."""
         prompts = self._prompt_stream(options.prompts)
         check_same_prompts({"warm_start.prompts": prompts})
-        warm_start(self.policy, options, prompts, self.tokenizer, self.display)
+        warm_start(self.policy, options, prompts, self.tokenizer, self.stop, self.display)
         self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
 
     def _restore(self, checkpoint: Path) -> None:

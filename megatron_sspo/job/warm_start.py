@@ -8,17 +8,25 @@ from megatron_sspo.data.demonstration import demonstration
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.objective.supervised import Supervised
 from megatron_sspo.processes.console import Display
+from megatron_sspo.processes.stop import Stop
 from megatron_sspo.run import WarmStart
 
 if TYPE_CHECKING:
     from megatron_sspo.policy.policy import Policy
 
 
-def warm_start(policy: Policy, options: WarmStart, prompts: PromptStream, tokenizer: Any, display: Display) -> None:
-    """Maximizes the likelihood of the prompts' demonstrations for `options.updates` steps. A collective."""
+def warm_start(
+    policy: Policy, options: WarmStart, prompts: PromptStream, tokenizer: Any, stop: Stop, display: Display
+) -> None:
+    """Maximizes the likelihood of the prompts' demonstrations for `options.updates` steps. A collective.
+
+    A stop request ends it before the next step: a warm start is not saved, so its other steps would be lost as well.
+    """
     display.begin("warm start", options.updates)
     policy.set_optimizer(options.optimizer, options.updates)
     for number in range(1, options.updates + 1):
+        if stop.is_requested():
+            return
         batch = [demonstration(prompt, tokenizer) for prompt in prompts.take(options.batch_size)]
         loss = policy.update(batch, Supervised()).loss
         display.advance(f"warm start, loss {loss:.3f}")

@@ -1,6 +1,7 @@
 """Runs that are asked to end early, and runs that are killed while they save."""
 
 import shutil
+import signal
 import time
 
 import pytest
@@ -39,6 +40,22 @@ def test_a_signal_ends_a_run_after_an_update_with_a_checkpoint(whole_run, worksh
     done = workshop.run("train", recipe, *sets, "--resume", str(run))
     assert done.returncode == 0, done.stderr
     assert_same(run, reference.folder / "run")
+
+
+@pytest.mark.parametrize("layout", ["recipe", "experts"])
+def test_a_signal_ends_a_warm_start_and_what_would_follow_it(workshop, layout) -> None:
+    run = workshop.folder / "run"
+    process = workshop.start("train", f"{workshop.recipe}:{layout}", "--set", "warm_start.updates=1000000")
+    wait_for(lambda: (run / "log.txt").exists() and "into" in (run / "log.txt").read_text(), process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == stop.BY_SIGNAL, err
+    assert "stopped after update 0 " in out and f"continue with --resume {run}" in out
+    assert not list_checkpoints(run / "checkpoints") and not (run / EVALUATIONS).exists()
+    workshop.assert_nobody_left()
+
+    done = workshop.run("train", f"{workshop.recipe}:{layout}", "--resume", str(run))
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_ends_a_run_and_is_gone_then(workshop) -> None:
