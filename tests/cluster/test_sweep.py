@@ -104,7 +104,7 @@ def test_an_array_is_killed_warned_and_gone_on_with_and_has_the_table_of_a_sweep
     wait_for((workplace.folder / "held").exists)
     assert list(elements(array).values()).count("PENDING") == 8
     again = megatron_sspo(workplace, *sweep(workplace, "sweep", *grid, "--on", "slurm", f"--sbatch={SBATCH}"))
-    assert again.returncode == 0 and "12 runs are in Slurm's queue already" in again.stdout, again.stderr
+    assert again.returncode == 0 and "12 runs are already in Slurm's queue" in again.stdout, again.stderr
     wait_for(lambda: (folder / runs[0] / "config.json").exists())
     node = Job(f"{array}_0", folder).shown("NodeList")
     os.kill(
