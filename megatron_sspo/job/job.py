@@ -245,7 +245,7 @@ class Job:
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
         if self._resumed_from is None and run.warm_start is not None:
             self._warm_start(run.warm_start)
-            if self.stop.exit_code:
+            if self.stop.is_requested():
                 return
         if self._resumed_from is None or agree.run_on_rank_0(self._lacks_evaluation):
             self._evaluations.begin(self.state.update)

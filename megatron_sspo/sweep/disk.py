@@ -24,7 +24,10 @@ def warn_of_disk(runs: Sequence[Run], folder: Path) -> str:
     Raises:
         UserError: the configuration of a run's model cannot be read.
     """
-    needed = sum(_kept_bytes(run) for run in runs)
+    # a sweep may have thousands of runs of one model, whose parameters are counted once
+    models = {(run.model.path, run.model.dtype): run for run in runs}
+    sizes = {key: _sizes(run) for key, run in models.items()}
+    needed = sum(_kept_bytes(run, *sizes[run.model.path, run.model.dtype]) for run in runs)
     free = shutil.disk_usage(folder).free
     if needed <= free:
         return ""
@@ -35,7 +38,12 @@ def warn_of_disk(runs: Sequence[Run], folder: Path) -> str:
     )
 
 
-def _kept_bytes(run: Run) -> int:
+def _sizes(run: Run) -> tuple[int, int]:
+    """Returns the bytes of a checkpoint and of the finished model."""
     config = read_model_config(run)
+    return checkpoint_bytes(run, config), model_bytes(run, config)
+
+
+def _kept_bytes(run: Run, checkpoint: int, model: int) -> int:
     made = -(-run.num_updates // run.checkpoint_every) if run.checkpoint_every else 1
-    return min(made, run.checkpoints_kept) * checkpoint_bytes(run, config) + model_bytes(run, config)
+    return min(made, run.checkpoints_kept) * checkpoint + model

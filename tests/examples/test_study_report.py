@@ -615,7 +615,7 @@ def test_the_forms_on_a_gpu(tmp_path, at_small, at_large, seeds, word) -> None:
             )  # fmt: skip
     section = pretrained_on_gpu.section(files.read(tmp_path))
     assert section.verdict == f"the forms part: {word}"
-    assert "μ = 1, 10 lr = 5e-05 | AtanLog | 0 |" in section.body[1]
+    assert "μ = 1, 10 lr = 5e-05 | AtanLog | – | – | – | – | not run |" in section.body[1]
 
 
 def test_nothing_was_run(tmp_path) -> None:

@@ -2,7 +2,17 @@
 
 from collections.abc import Sequence
 
-from examples.study.comparisons import COLUMNS, NO, NOT_DECIDED, NOT_RUN, YES, Comparison, compare, corrected
+from examples.study.comparisons import (
+    COLUMNS,
+    NO,
+    NOT_DECIDED,
+    NOT_RUN,
+    YES,
+    Comparison,
+    collapses,
+    compare,
+    corrected,
+)
 from examples.study.data import PRETRAINED_SUMS_ON_GPU, STALE_UPDATES, Cell, Study, areas, finals
 from examples.study.grid import FEW, PRETRAINED_RATE
 from examples.study.statistics import mean
@@ -26,9 +36,9 @@ def section(study: Study) -> Section:
         title=TITLE,
         verdict=f"the forms part: {answer(study)}",
         body=[
-            "Means over the seeds with 95 % intervals, and the lowest and highest final. On-policy (μ = 1) all "
-            "objectives have one gradient.",
-            table(["cell", "objective", "seeds", "start", "final", "lowest and highest", "area"], rows),
+            "Means over the seeds with 95 % intervals, final of each run in the order of the seeds, and the rate of "
+            "collapse. On-policy (μ = 1) all objectives have one gradient.",
+            table(["cell", "objective", "start", "final", "by seed", "area", "collapses"], rows),
             "Final of the first minus final of the second; Holm's correction is over all comparisons of the table.",
             table(
                 ["pair", "cell", *COLUMNS],
@@ -72,14 +82,14 @@ def _cell(mu: int, factor: int) -> Cell:
 def _columns(study: Study, label: str, cell: Cell) -> Sequence[str]:
     runs = study.runs(label, cell)
     if not runs:
-        return [label, "0", "–", "–", "–", NOT_RUN]
+        return [label, *["–"] * 4, NOT_RUN]
     ends = list(finals(runs).values())
     start = sum(run.first for run in runs.values()) / len(runs)
     return [
         label,
-        str(len(runs)),
         number(start),
         interval(mean(ends)),
-        f"{number(min(ends))}, {number(max(ends))}",
+        ", ".join(map(number, ends)),
         interval(mean(list(areas(runs).values()))),
+        collapses(runs),
     ]
