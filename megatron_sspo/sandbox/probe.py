@@ -7,9 +7,10 @@ import secrets
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from megatron_sspo.sandbox import attacks
 from megatron_sspo.sandbox.box import ENVIRONMENT
 from megatron_sspo.sandbox.remote import RemoteSandbox, check_url
 from megatron_sspo.sandbox.sandbox import Sandbox
-from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken
+from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken, SandboxResult
 
 T = TypeVar("T")
 
@@ -28,8 +29,8 @@ _log = logging.getLogger(__name__)
 # Paths that a program must not be able to read, on any machine.
 _HOST_PATHS = ("/etc/shadow", "/etc/hostname", "/root", "/home", "/sys/kernel", "/bin/sh", "/usr/bin/python3")
 
-_ATTACK_SECONDS = 30.0  # for an attack on a limit, also where programs have less; a server takes its own limit
-_TRIES = 3  # of an attack that is not over in time
+_ATTACK_SECONDS = 30.0  # for an attack, also where programs have less; a server takes its own limit
+_PROBE_SECONDS = 180.0  # in which an attack that is not over in time is tried again: a busy machine becomes idle
 
 # Parts of bubblewrap's error messages, and the remedy for each.
 _REMEDIES = {
@@ -128,13 +129,13 @@ def _with_remedy(message: str) -> str:
 
 
 def _check_it_works(runner: Runner) -> None:
-    result = runner.run("print(6 * 7)")
+    result = _run_in_time(runner, "print(6 * 7)")
     if result.stdout != "42\n" or result.end_reason != "ok":
         stderr = result.stderr.strip()[-500:]
         raise UserError(
             _with_remedy(f"the sandbox does not run Python (it ended as {result.end_reason!r}, stderr: {stderr!r})")
         )
-    if not runner.check("def f(x): return x + 1\n", ["assert f(1) == 2"]).passed:
+    if not _check_in_time(runner, "def f(x): return x + 1\n"):
         raise UserError("the sandbox's judge does not work: a correct program failed its test; see docs/sandbox.md")
 
 
@@ -171,7 +172,7 @@ def _reach_host(runner: Runner) -> list[str]:
 
 
 def _run_reach(runner: Runner, job: Mapping[str, Any]) -> list[str]:
-    result = runner.run(attacks.REACH, json.dumps(job))
+    result = _run_in_time(runner, attacks.REACH, json.dumps(job))
     try:
         return [str(what) for what in json.loads(result.stdout)]
     except ValueError:
@@ -182,32 +183,55 @@ def _run_reach(runner: Runner, job: Mapping[str, Any]) -> list[str]:
 
 
 def _in_time(attack: Callable[[], tuple[str, T]]) -> T:
-    """Returns what an attack found.
+    """Returns what an attack found, at the first time that it is over in time.
 
     Args:
         attack: a function that attacks, and returns how the attack ended and what it found.
 
     Raises:
-        UserError: the attack was not over in time in any of its tries, so it is not known whether it succeeds.
+        UserError: no try was over in time, so it is not known whether the attack succeeds.
     """
-    for _ in range(_TRIES):
+    give_up_at = time.monotonic() + _PROBE_SECONDS
+    for number in count():
         end_reason, found = attack()
         if end_reason != "time":
             return found
+        if time.monotonic() > give_up_at:
+            break
+        if number == 0:
+            _log.warning(
+                "an attack of the sandbox's probe was not over in time, as on a busy machine: it is tried again for "
+                "%.0f s",
+                _PROBE_SECONDS,
+            )
     raise UserError(
         "the sandbox's probe was not over in time, so it is not known whether the sandbox is secure: start again when "
         "the machine is less busy, or raise the option wall_seconds"
     )
 
 
+def _run_in_time(runner: Runner, program: str, stdin: str = "") -> SandboxResult:
+    def attack() -> tuple[str, SandboxResult]:
+        result = runner.run(program, stdin, seconds=max(_ATTACK_SECONDS, runner.limits.wall_seconds))
+        is_over = len(result.stdout) > runner.limits.output_bytes  # more output proves nothing new
+        return "output" if is_over else result.end_reason, result
+
+    return _in_time(attack)
+
+
+def _check_in_time(runner: Runner, program: str) -> bool:
+    """Returns whether a program passes a test of x + 1."""
+
+    def attack() -> tuple[str, bool]:
+        verdict = runner.check(program, ["assert f(1) == 2"])
+        return verdict.reason, verdict.passed
+
+    return _in_time(attack)
+
+
 def _printed_number(runner: Runner, program: str, stdin: str) -> int:
     """Returns the number that an attack printed; 0 if a limit refused what it needs, or killed it."""
-
-    def attack() -> tuple[str, str]:
-        result = runner.run(program, stdin, seconds=max(_ATTACK_SECONDS, runner.limits.wall_seconds))
-        return result.end_reason, result.stdout.strip()
-
-    stdout = _in_time(attack)
+    stdout = _run_in_time(runner, program, stdin).stdout.strip()
     return int(stdout) if stdout.isdigit() else 0
 
 
@@ -230,7 +254,7 @@ def _exceed_disk(runner: Runner) -> list[str]:
 
 
 def _exceed_output(runner: Runner) -> list[str]:
-    result = runner.run(attacks.FLOOD)
+    result = _run_in_time(runner, attacks.FLOOD)
     return (
         [] if result.end_reason == "output" and len(result.stdout) <= runner.limits.output_bytes else ["endless output"]
     )
@@ -241,14 +265,10 @@ def _exceed_time(runner: Runner) -> list[str]:
 
 
 def _forge_verdicts(runner: Runner) -> list[str]:
-    def attack(program: str) -> tuple[str, bool]:
-        verdict = runner.check(program, ["assert f(1) == 2"])
-        return verdict.reason, verdict.passed
-
     return [
         f"a forged verdict ({how})"
         for how, program in attacks.FORGED_VERDICTS.items()
-        if _in_time(partial(attack, program))
+        if _check_in_time(runner, program)
     ]
 
 

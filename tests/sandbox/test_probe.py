@@ -1,5 +1,8 @@
 """Tests that the probe passes an intact sandbox, and finds each hole that is made in one."""
 
+import contextlib
+import itertools
+import math
 from collections.abc import Callable
 
 import pytest
@@ -7,7 +10,7 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox import attacks, box, probe
 from megatron_sspo.sandbox.sandbox import Sandbox
-from megatron_sspo.sandbox.types import Limits
+from megatron_sspo.sandbox.types import Limits, Verdict
 from tests.sandbox.conftest import LIMITS
 
 pytestmark = pytest.mark.slow  # each probe runs a dozen programs
@@ -82,24 +85,46 @@ def test_a_limit_that_does_not_hold_is_found(monkeypatch, limit: str, found: str
         made.close()
 
 
-@pytest.mark.parametrize("late", [attacks.MEMORY, next(iter(attacks.FORGED_VERDICTS.values()))])
-def test_an_attack_that_is_not_over_in_time_is_not_refused(monkeypatch, late: str) -> None:
+EACH_KIND = pytest.mark.parametrize(
+    "late",
+    ["print(6 * 7)", attacks.REACH, attacks.MEMORY, attacks.FLOOD, next(iter(attacks.FORGED_VERDICTS.values()))],
+    ids=["works", "reach", "memory", "output", "verdict"],
+)
+
+
+def slow_sandbox(monkeypatch, late: str, tries: float) -> Sandbox:
+    """Returns a sandbox in which one program is not over in time in its first tries."""
     made = Sandbox(LIMITS)
     run, check = made.run, made.check
+    tried = itertools.count(1)
 
     def run_slowly(program, stdin="", files=None, *, seconds=None):
-        return run("while True: pass", seconds=0.1) if program == late else run(program, stdin, files, seconds=seconds)
+        if program == late and next(tried) <= tries:
+            return run("while True: pass", seconds=0.1)
+        return run(program, stdin, files, seconds=seconds)
 
     def check_slowly(program, tests):
-        return check("while True: pass" if program == late else program, tests)
+        is_late = program == late and next(tried) <= tries
+        return Verdict(passed=False, reason="time") if is_late else check(program, tests)
 
     monkeypatch.setattr(made, "run", run_slowly)
     monkeypatch.setattr(made, "check", check_slowly)
-    try:
-        with pytest.raises(UserError, match="not known whether the sandbox is secure: start again when"):
-            probe.probe(made)
-    finally:
-        made.close()
+    return made
+
+
+@EACH_KIND
+def test_an_attack_that_is_never_over_in_time_is_not_refused(monkeypatch, late: str) -> None:
+    monkeypatch.setattr(probe, "_PROBE_SECONDS", 1.0)
+    refused = pytest.raises(UserError, match="not known whether the sandbox is secure: start again when")
+    with contextlib.closing(slow_sandbox(monkeypatch, late, math.inf)) as made, refused:
+        probe.probe(made)
+
+
+@EACH_KIND
+def test_an_attack_that_is_not_over_in_time_is_tried_again(monkeypatch, caplog, late: str) -> None:
+    with contextlib.closing(slow_sandbox(monkeypatch, late, 6)) as made:
+        probe.probe(made)
+    assert caplog.text.count("tried again for 180 s") == 1
 
 
 @pytest.mark.parametrize(

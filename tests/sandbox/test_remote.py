@@ -44,7 +44,7 @@ def start_server(*arguments: str, key: str = THE_KEY) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with start_server("--wall-seconds", "2", "--processes", "20", "--memory-bytes", str(192 << 20)) as server:
+    with start_server("--wall-seconds", "30", "--processes", "20", "--memory-bytes", str(192 << 20)) as server:
         assert server.stdout and server.stderr
         line = server.stdout.readline()
         assert line.startswith("sandbox at http://127.0.0.1:"), line + server.stderr.read()
@@ -58,7 +58,7 @@ def remote(url: str) -> RemoteSandbox:
 
 
 def test_a_remote_sandbox_works_like_a_local_one(remote: RemoteSandbox) -> None:
-    assert (remote.limits.wall_seconds, remote.limits.processes) == (2.0, 20)
+    assert (remote.limits.wall_seconds, remote.limits.processes) == (30.0, 20)
     result = remote.run("print(input(), open('a').read())", "é\ud800", {"a": "file"})
     assert result.end_reason == "ok" and result.stdout.endswith("file\n")
     assert remote.run("while True: pass", seconds=0.2).end_reason == "time"
