@@ -25,7 +25,7 @@ def respond(program: str) -> str:
 
 @pytest.fixture(scope="module")
 def judge():
-    built = reward(limits={"wall_seconds": 2.0, "processes": 20})
+    built = reward(limits={"wall_seconds": 5.0, "processes": 20})
     yield built
     built.close()
 

@@ -23,7 +23,7 @@ CASES = prompt(answer="seldom looked at", cases=[{"stdin": "3", "stdout": "9"}])
 
 @pytest.fixture(scope="module")
 def judge():
-    built = reward(limits={"wall_seconds": 2.0, "processes": 20})
+    built = reward(limits={"wall_seconds": 20.0, "processes": 20})
     yield built
     built.close()
 
