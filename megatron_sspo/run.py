@@ -213,7 +213,9 @@ class Run:
     optimizer: Optimizer = Optimizer()  # of the updates
     warm_start: WarmStart | None = None  # supervised updates before the first rollout
     evaluation: Evaluation | None = None  # on held-out sets
-    checkpoint_every: Amount = 0  # updates; 0 saves only the last state, from which a finished run resumes
+    # updates between checkpoints; a warm start is saved as well. 0 saves only the last state, from which a finished run
+    # resumes
+    checkpoint_every: Amount = 0
     checkpoints_kept: Count = 2  # the number of checkpoints that are kept, the newest; older ones are removed
     checkpoint_in_background: bool = False  # whether training continues while a checkpoint is written, from a host copy
     distributed_timeout: Timeout = 1800.0  # seconds without progress on any rank after which the run ends as hung

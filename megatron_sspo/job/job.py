@@ -77,6 +77,7 @@ class Job:
         self._seconds: dict[str, float] = {}
         self._profiled = profile
         self._records: Records | None = None  # on rank 0
+        self._is_warm_started = False  # in this process, not before a resumption
 
     def __enter__(self) -> "Job":
         """Resumes from the newest checkpoint; without one, does the warm start and evaluates."""
@@ -244,7 +245,9 @@ class Job:
             self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
         if self._resumed_from is None and run.warm_start is not None:
-            self._warm_start(run.warm_start)
+            self._is_warm_started = self._warm_start(run.warm_start)
+            if self._is_warm_started and run.checkpoint_every:
+                self._save()
             if self.stop.is_requested():
                 return
         if self._resumed_from is None or agree.run_on_rank_0(self._lacks_evaluation):
@@ -253,12 +256,17 @@ class Job:
         self._watchdog.reset_longest_silence()
         self._profiler.before(self.state.update + 1)
 
-    def _warm_start(self, options: WarmStart) -> None:
-        """Trains on demonstrations, and then gives the policy the optimizer of the updates. A collective."""
+    def _warm_start(self, options: WarmStart) -> bool:
+        """Trains on demonstrations, and then gives the policy the optimizer of the updates. A collective.
+
+        Returns:
+            False if a stop request ended it early.
+        """
         prompts = self._prompt_stream(options.prompts)
         check_same_prompts({"warm_start.prompts": prompts})
-        warm_start(self.policy, options, prompts, self.tokenizer, self.stop, self.display)
+        is_whole = warm_start(self.policy, options, prompts, self.tokenizer, self.stop, self.display)
         self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
+        return is_whole
 
     def _restore(self, checkpoint: Path) -> None:
         """Restores the policy, the prompts and the cycle that a checkpoint has. A collective."""
@@ -293,9 +301,9 @@ class Job:
     # ------------------------------------------------------------------ end
 
     def _stop_early(self) -> None:
-        """Saves a checkpoint of a run that stops early; before the first update there is no state to save."""
+        """Saves a checkpoint of a run that stops early, unless it has not learned anything that could be saved."""
         self.display.end()
-        if self.checkpoints.newest != self.state.update and self.state.update:
+        if self.checkpoints.newest != self.state.update and (self.state.update or self._is_warm_started):
             self._save()
         self.checkpoints.wait()
         self.display.log(
@@ -336,7 +344,8 @@ class Job:
 
     def _lacks_evaluation(self) -> bool:
         """Returns whether the run was interrupted after its newest checkpoint, before its weights were evaluated."""
-        return self.state.update < self.run.num_updates and self._is_evaluation_due() and not self._is_evaluated()
+        is_due = self._is_evaluation_due() or self.state.update == 0
+        return self.state.update < self.run.num_updates and is_due and not self._is_evaluated()
 
     # ------------------------------------------------------------------ parts
 
@@ -380,7 +389,8 @@ class Job:
         if self.run.checkpoint_in_background:
             in_background = f", {seconds - waited:.1f} s of it in the background"
             to_stop += seconds  # a stop waits for the checkpoint in progress, and then writes another
+        of = f"update {update}" if update else "the warm start"
         self.display.log(
-            f"checkpoint of update {update} in {seconds:.1f} s{in_background}; a stop request takes at most "
+            f"checkpoint of {of} in {seconds:.1f} s{in_background}; a stop request takes at most "
             f"{to_stop:.0f} s (from the longest update so far)"
         )

@@ -17,18 +17,21 @@ if TYPE_CHECKING:
 
 def warm_start(
     policy: Policy, options: WarmStart, prompts: PromptStream, tokenizer: Any, stop: Stop, display: Display
-) -> None:
+) -> bool:
     """Maximizes the likelihood of the prompts' demonstrations for `options.updates` steps. A collective.
 
-    A stop request ends it before the next step: a warm start is not saved, so its other steps would be lost as well.
+    Returns:
+        False if a stop request ended it before the next step: a part of a warm start is not saved, so its other steps
+        would be lost as well.
     """
     display.begin("warm start", options.updates)
     policy.set_optimizer(options.optimizer, options.updates)
     for number in range(1, options.updates + 1):
         if stop.is_requested():
-            return
+            return False
         batch = [demonstration(prompt, tokenizer) for prompt in prompts.take(options.batch_size)]
         loss = policy.update(batch, Supervised()).loss
         display.advance(f"warm start, loss {loss:.3f}")
         if number % max(1, options.updates // 10) == 0:
             display.log(f"warm start {number}/{options.updates}  loss {loss:.4f}")
+    return True

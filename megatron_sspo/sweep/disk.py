@@ -45,5 +45,7 @@ def _sizes(run: Run) -> tuple[int, int]:
 
 
 def _kept_bytes(run: Run, checkpoint: int, model: int) -> int:
-    made = -(-run.num_updates // run.checkpoint_every) if run.checkpoint_every else 1
+    made = 1
+    if run.checkpoint_every:
+        made = -(-run.num_updates // run.checkpoint_every) + (run.warm_start is not None)
     return min(made, run.checkpoints_kept) * checkpoint + model

@@ -46,16 +46,18 @@ def test_killed_and_resumed(whole_run, workshop) -> None:
     assert again.returncode == 2
     assert "already contains a run" in again.stderr
 
-    for update, name in ((3, "within a cycle"), (2, "between two cycles")):
+    for update, name in ((3, "within a cycle"), (2, "between two cycles"), (0, "after the warm start")):
         if layout == "experts" and update == 2:
             continue  # start-up takes most of the time, and one process is enough
         copy = workshop.folder / name
         shutil.copytree(run, copy)
         for newer in range(update + 1, 7):
             shutil.rmtree(copy / "checkpoints" / f"update-{newer:06d}", ignore_errors=True)
+        if update == 0:
+            (copy / "evaluations.jsonl").unlink()  # as of a run that was killed in the evaluation after it
         done = workshop.run("train", recipe, "--resume", str(copy))
         assert done.returncode == 0, done.stderr
-        assert f"resumed after update {update}" in done.stdout
+        assert f"resumed after update {update}" in done.stdout and "warm start 3/3" not in done.stdout
         assert "state dict" not in done.stdout + done.stderr  # Megatron's warning of ranks that save different keys
         assert_same(copy, reference.folder / "run")
 

@@ -58,6 +58,22 @@ def test_a_signal_ends_a_warm_start_and_what_would_follow_it(workshop, layout) -
     assert done.returncode == 0, done.stderr
 
 
+def test_a_signal_after_a_warm_start_saves_it(whole_run, workshop) -> None:
+    reference, layout = whole_run
+    recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
+    process = workshop.start("train", recipe, "--set", "checkpoint_every=0")
+    wait_for(lambda: (run / "log.txt").exists() and "warm start 3/3" in (run / "log.txt").read_text(), process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == stop.BY_SIGNAL, err
+    assert "checkpoint of the warm start in" in out or "stopped after update 0 " not in out
+    assert len(list_checkpoints(run / "checkpoints")) == 1
+
+    done = workshop.run("train", recipe, "--set", "checkpoint_every=0", "--resume", str(run))
+    assert done.returncode == 0 and "warm start 3/3" not in done.stdout, done.stderr
+    assert_same(run, reference.folder / "run")
+
+
 def test_a_file_ends_a_run_and_is_gone_then(workshop) -> None:
     run = workshop.folder / "run"
     process = workshop.start("train", f"{workshop.recipe}:bare", "--set", "num_updates=1000")

@@ -46,6 +46,7 @@ def test_each_value_is_checked_before_the_first_run_starts(tmp_path, capsys, var
         ("checkpoint_every=4, num_updates=12, checkpoints_kept=1", 1),
         ("checkpoint_every=8, num_updates=8", 1),
         ("checkpoint_every=4, num_updates=9, checkpoints_kept=5", 3),
+        ("checkpoint_every=4, num_updates=9, checkpoints_kept=5, warm_start=warm_start()", 4),
     ],
 )
 def test_runs_that_keep_more_than_the_disk_has_are_said(tmp_path, monkeypatch, settings, checkpoints) -> None:
