@@ -5,20 +5,18 @@ import math
 import os
 import signal
 import socket
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.watch.control_store import ControlStore, RanksStatus
 from megatron_sspo.processes.watch.progress import last_mark, longest_user_call, user_call
 from megatron_sspo.processes.watch.pulse import Pulse
+from megatron_sspo.processes.watch.stacks import describe_position, format_stacks, positions, write_line
 
 HUNG = 87  # exit code of a run that hangs
 _FAILED = 2  # exit code of a rank that ends because another rank has failed
@@ -26,7 +24,6 @@ _CHECK_SECONDS = 0.25
 _FROZEN_SECONDS = 8.0  # a process that does not respond for so long counts as frozen
 _GRACE_SECONDS = 5.0  # time for the failed rank to end, and for the launcher to see which rank failed
 _SHUTDOWN_SECONDS = 8.0  # the part of the stop timeout that is reserved for writing stacks and ending
-_WRITE_SECONDS = 2.0  # after which a line is not waited for any more
 
 
 @dataclass(kw_only=True)
@@ -241,7 +238,7 @@ class Watchdog:
 
     def _check_main_thread(self) -> None:
         now = time.monotonic()
-        stack = (last_mark(), tuple(_positions(sys._current_frames().get(self._main))))
+        stack = (last_mark(), tuple(positions(self._main)))
         if stack != self._main_stack or now < self._clock.silence_allowed_until:
             self._main_stack, self._clock.own_progress = stack, now
 
@@ -327,23 +324,14 @@ class Watchdog:
             os._exit(HUNG)
         if self._store is not None:
             self._store.await_dumps(len(self._ranks.pids), _SHUTDOWN_SECONDS / 2 + self._interval)
-        message = f"the run hangs: {why}; {self._describe_position()}; the stacks of all ranks are in {self._log}"
+        position = describe_position(self._ranks.rank, self._main)
+        message = f"the run hangs: {why}; {position}; the stacks of all ranks are in {self._log}"
         self._log_line(message)
         self._report(message, HUNG)  # does not return if a launcher ends all ranks now
         if self._store is not None:  # the first rank ends last: the other ranks wait for it in `await_release`
             self._store.release()
             time.sleep(1.0)
         os._exit(HUNG)
-
-    def _describe_position(self) -> str:
-        frame = sys._current_frames().get(self._main)
-        if frame is None:
-            return f"rank {self._ranks.rank} has ended its main thread"
-        found = traceback.extract_stack(frame)
-        package = str(Path(__file__).parents[1])
-        ours = [line for line in found if line.filename.startswith(package)] or found
-        last = ours[-1]
-        return f"rank {self._ranks.rank} waits in {last.name} ({Path(last.filename).name}, line {last.lineno})"
 
     # ------------------------------------------------------------------ the log
 
@@ -354,45 +342,13 @@ class Watchdog:
             return
         self._last_dump = now
         rank, host = self._ranks.rank, self._ranks.hosts[self._ranks.rank]
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        lines = [f"--- stack of rank {rank} (process {os.getpid()} on {host})\n"]
-        frames = sys._current_frames()
-        for ident in sorted(frames, key=lambda ident: ident != self._main):
-            if not names.get(ident, "").startswith("watchdog"):
-                lines += [f"thread {names.get(ident, ident)}:\n", *traceback.format_stack(frames[ident])]
-        self._log_line("".join(lines).rstrip())
+        self._log_line(f"--- stack of rank {rank} (process {os.getpid()} on {host})\n{format_stacks(self._main)}")
         if self._store is not None:
             count = self._store.count_dump  # may block for some seconds
             threading.Thread(target=count, name="watchdog-dump", daemon=True).start()
 
     def _log_line(self, text: str) -> None:
-        """Writes to the log and to standard error, by threads, because a disk or a stopped terminal may block."""
-        deadline = time.monotonic() + _WRITE_SECONDS
-        writers = [
-            threading.Thread(target=write, args=(f"{text}\n",), name="watchdog-log", daemon=True)
-            for write in (self._write_to_log, _write_to_standard_error)
-        ]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join(max(0.0, deadline - time.monotonic()))
-
-    def _write_to_log(self, line: str) -> None:
-        # a path in the line may have bytes that are not UTF-8; one write: lines stay whole
-        with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(line)
-
-
-def _write_to_standard_error(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        print(line, end="", file=sys.stderr, flush=True)
-
-
-def _positions(frame: FrameType | None) -> Iterator[tuple[int, int]]:
-    """Yields the code and the current instruction of each function of a stack."""
-    while frame is not None:
-        yield id(frame.f_code), frame.f_lasti
-        frame = frame.f_back
+        write_line(text, self._log)
 
 
 def _forget_wakeup() -> None:
