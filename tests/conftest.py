@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import logging
 
 import pytest
@@ -15,6 +16,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Excludes the collected tests from garbage collection, which Megatron does at each checkpoint."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

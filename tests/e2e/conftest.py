@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+
+from tests.forking import Python
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).with_name("plugins.py")
@@ -92,22 +93,17 @@ class Workshop:
 
     folder: Path
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    sessions: set[int] = field(default_factory=set)  # of the commands that were started
 
     @property
     def recipe(self) -> str:
         return str(self.folder / "recipe.py")
 
-    def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, **variables: str) -> Python:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TEST_TOKEN": self.token, **variables}
-        return subprocess.Popen(
-            [sys.executable, "-m", "megatron_sspo", *arguments],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = Python("-m", "megatron_sspo", *arguments, folder=ROOT, environment=environment)
+        self.sessions.add(process.pid)
+        return process
 
     def run(self, *arguments: str, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
         process = self.start(*arguments)
@@ -138,10 +134,12 @@ class Workshop:
             time.sleep(0.1)
 
     def _processes(self) -> list[str]:
+        """Returns the command lines of processes in a command's session, and of programs that one has started."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if self.token.encode() in (folder / "environ").read_bytes():
+                session = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
+                if session in self.sessions or self.token.encode() in (folder / "environ").read_bytes():
                     found.append((folder / "cmdline").read_text().replace("\0", " "))
             except OSError:
                 continue

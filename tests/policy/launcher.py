@@ -1,6 +1,5 @@
 """Starts a script in several processes and joins them into one group."""
 
-import multiprocessing
 import os
 import runpy
 import sys
@@ -14,9 +13,7 @@ from typing import Any
 
 import pytest
 
-# Processes are forked from one that has imported what takes some five seconds to import.
-_forkserver: Any = multiprocessing.get_context("forkserver")
-_forkserver.set_forkserver_preload(["megatron_sspo.policy.policy"])
+from tests.forking import forkserver
 
 
 def launch(script: Path, num_processes: int, *arguments: object, seconds: float = 240) -> None:
@@ -31,7 +28,7 @@ def launch(script: Path, num_processes: int, *arguments: object, seconds: float 
                 "OMP_NUM_THREADS": "1",
                 "RENDEZVOUS": f"{folder}/rendezvous",
             }
-            processes.append(_forkserver.Process(target=_run, args=(script, [*map(str, arguments)], variables, log)))
+            processes.append(forkserver.Process(target=_run, args=(script, [*map(str, arguments)], variables, log)))
             processes[-1].start()
         try:
             _wait(processes, logs, time.monotonic() + seconds)

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ import pytest
 
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.processes.watch.watchdog import HUNG
+from tests.forking import Python
 
 pytestmark = pytest.mark.slow
 
@@ -22,24 +21,18 @@ PROGRAM = Path(__file__).with_name("watched.py")
 @contextmanager
 def ranks(
     scenario: str, log: Path, *, timeout: float, stop_timeout: float = 10.0, count: int = 2
-) -> Iterator[list["subprocess.Popen[str]"]]:
+) -> Iterator[list[Python]]:
     """Starts the processes of a job and returns them when all are running."""
     port = str(free_port())
     started = []
     for rank in range(count):
         place = {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        started.append(
-            subprocess.Popen(
-                [sys.executable, str(PROGRAM), scenario, str(log), str(timeout), str(stop_timeout)],
-                env={**os.environ, **place, "PYTHONPATH": str(PROGRAM.parents[2])},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        environment = {**os.environ, **place}
+        arguments = (str(PROGRAM), scenario, str(log), str(timeout), str(stop_timeout))
+        started.append(Python(*arguments, folder=PROGRAM.parents[2], environment=environment))
     try:
         for process in started:
-            assert process.stdout is not None and process.stdout.readline() == "ready\n", process.communicate()
+            process.wait_for_output("ready\n")
         yield started
     finally:
         for process in started:
@@ -47,7 +40,7 @@ def ranks(
             process.wait()
 
 
-def ends(processes: list["subprocess.Popen[str]"]) -> list[tuple[int, str, str]]:
+def ends(processes: list[Python]) -> list[tuple[int, str, str]]:
     """Returns (exit code, standard output, standard error) of each process."""
     found = []
     for process in processes:
@@ -152,7 +145,7 @@ def test_a_signal_waits_for_twice_the_longest_call_of_the_users_code(tmp_path: P
     log = tmp_path / "log.txt"
     with ranks("call_twice", log, timeout=1000, stop_timeout=9) as processes:
         for process in processes:
-            assert process.stdout is not None and process.stdout.readline() == "called\n"
+            process.wait_for_output("called\n")
             process.send_signal(signal.SIGTERM)
         found = ends(processes)
     assert [code for code, _, _ in found] == [0, 0], found

@@ -1,0 +1,19 @@
+"""Modules that processes of tests need, which the one that they are forked from imports once."""
+
+import gc
+import warnings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Megatron's, about packages for GPUs
+    import matplotlib.backends.backend_agg
+    import matplotlib.figure  # noqa: F401
+
+    import megatron_sspo.cli.command_line
+    import megatron_sspo.job.job
+    import megatron_sspo.plots.curves
+    import megatron_sspo.policy.policy
+    import megatron_sspo.rollout.embedded.decoder
+    import megatron_sspo.weights.conversion.convert  # noqa: F401
+
+gc.collect()
+gc.freeze()  # collecting garbage, as Megatron does at each checkpoint, would go through all of it each time
