@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +86,16 @@ class Python:
         self.send_signal(signal.SIGKILL)
 
 
+def run_python(*arguments: str, folder: Path, timeout: float) -> "subprocess.CompletedProcess[str]":
+    """Returns what `subprocess.run` would return for a `Python` with this environment."""
+    process = Python(*arguments, folder=folder, environment=os.environ)
+    try:
+        out, err = process.communicate(timeout)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(arguments, process.wait(), out, err)
+
+
 def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], outputs: Sequence[str]) -> None:
     """Runs a module or a script in this process, as a new interpreter would."""
     os.setsid()
@@ -101,7 +110,6 @@ def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str],
         open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115  (open until the process ends)
         for number, mode in enumerate("rww")
     )
-    warnings.simplefilter("ignore")
     try:
         if arguments[0] == "-m":
             sys.argv = [*arguments[1:]]

@@ -1,8 +1,6 @@
 """A rank that stops to answer while the process group begins or ends does not keep the others waiting without end."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,21 +8,17 @@ import torch.distributed as dist
 
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.processes.watch.watchdog import HUNG
+from tests.forking import Python
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("waiting.py")
 
 
-def start(scenario: str, log: Path, rank: int, port: int) -> "subprocess.Popen[str]":
+def start(scenario: str, log: Path, rank: int, port: int) -> Python:
     place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAM), scenario, str(log)],
-        env={**os.environ, **place, "PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {**os.environ, **place, "OMP_NUM_THREADS": "1"}
+    return Python(str(PROGRAM), scenario, str(log), folder=PROGRAM.parents[2], environment=environment)
 
 
 @pytest.mark.parametrize("scenario", ["start", "end"])

@@ -15,11 +15,11 @@ from megatron_sspo.rehearsal.sizes import KNOWN, SizesFolder, find_config
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 from megatron_sspo.weights.family import load_family
+from tests.forking import run_python
 
 
 def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "megatron_sspo", "launch", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return run_python("-m", "megatron_sspo", "launch", *arguments, folder=Path(__file__).parents[2], timeout=300)
 
 
 @pytest.mark.slow

@@ -1,22 +1,21 @@
 """The programs that handle checkpoints, as a user starts them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
+from tests.forking import run_python
 from tests.policy import tiny_policy
 
 pytestmark = pytest.mark.slow
 
-COMPARE = Path(__file__).parents[2] / "tools" / "compare_log_probs.py"
+ROOT = Path(__file__).parents[2]
+COMPARE = ROOT / "tools" / "compare_log_probs.py"
 
 
 def run(*arguments):
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return run_python(*map(str, arguments), folder=ROOT, timeout=240)
 
 
 def convert(source, destination, to, *options):
