@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _HOST_PATHS = ("/etc/shadow", "/etc/hostname", "/root", "/home", "/sys/kernel", "/bin/sh", "/usr/bin/python3")
 
 _ATTACK_SECONDS = 30.0  # for an attack, also where programs have less; a server takes its own limit
-_PROBE_SECONDS = 180.0  # in which an attack that is not over in time is tried again: a busy machine becomes idle
+_PROBE_SECONDS = 60.0  # in which an attack that is not over in time is tried again: a busy machine becomes idle
 
 # Parts of bubblewrap's error messages, and the remedy for each.
 _REMEDIES = {
@@ -182,11 +182,12 @@ def _run_reach(runner: Runner, job: Mapping[str, Any]) -> list[str]:
         ) from None
 
 
-def _in_time(attack: Callable[[], tuple[str, T]]) -> T:
+def _in_time(attack: Callable[[], tuple[str, T]], limits: Limits) -> T:
     """Returns what an attack found, at the first time that it is over in time.
 
     Args:
         attack: a function that attacks, and returns how the attack ended and what it found.
+        limits: the limits of the sandbox.
 
     Raises:
         UserError: no try was over in time, so it is not known whether the attack succeeds.
@@ -200,8 +201,9 @@ def _in_time(attack: Callable[[], tuple[str, T]]) -> T:
             break
         if number == 0:
             _log.warning(
-                "an attack of the sandbox's probe was not over in time, as on a busy machine: it is tried again for "
-                "%.0f s",
+                "an attack of the sandbox's probe was not over in time, as on a busy machine or with wall_seconds=%g: "
+                "it is tried again for %.0f s",
+                limits.wall_seconds,
                 _PROBE_SECONDS,
             )
     raise UserError(
@@ -216,7 +218,7 @@ def _run_in_time(runner: Runner, program: str, stdin: str = "") -> SandboxResult
         is_over = len(result.stdout) > runner.limits.output_bytes  # more output proves nothing new
         return "output" if is_over else result.end_reason, result
 
-    return _in_time(attack)
+    return _in_time(attack, runner.limits)
 
 
 def _check_in_time(runner: Runner, program: str) -> bool:
@@ -226,7 +228,7 @@ def _check_in_time(runner: Runner, program: str) -> bool:
         verdict = runner.check(program, ["assert f(1) == 2"])
         return verdict.reason, verdict.passed
 
-    return _in_time(attack)
+    return _in_time(attack, runner.limits)
 
 
 def _printed_number(runner: Runner, program: str, stdin: str) -> int:
