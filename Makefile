@@ -202,4 +202,4 @@ study-report: install
 	$(BIN)/python -m examples.study.report --commit "$(COMMIT)"
 
 clean:
-	rm -rf .venv .venv-sglang .venv-nemo-run .venv-docs .venv-trl .venv-verl .venv-verifiers build *.egg-info runs
+	rm -rf .venv .venv-sglang .venv-nemo-run .venv-docs .venv-trl .venv-verl .venv-verifiers build *.egg-info

@@ -1,7 +1,6 @@
 """CodeAct: the policy acts by writing Python and observes its output (Wang et al., ICML 2024, arXiv 2402.01030)."""
 
 import contextlib
-import os
 import re
 import textwrap
 import threading
@@ -12,6 +11,7 @@ from typing import Any
 
 from megatron_sspo.config.kinds import Amount, Count
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
 from megatron_sspo.sandbox.types import Runner, SandboxBroken, Session
 from megatron_sspo.types import Prompt
@@ -45,7 +45,7 @@ def environment(
     Args:
         max_turns: the largest number of turns of a rollout, which ends after the last one in any case.
         max_characters: the largest number of characters of an observation; the middle of a longer one is omitted.
-        concurrency: number of cells that run at the same time; 0 takes the number of cores.
+        concurrency: number of cells that run at the same time; 0 takes the number of cores that this process may use.
         max_episodes: number of interpreters at the same time, each with its own processes.
         limits: limits of each cell: fields of `megatron_sspo.sandbox.types.Limits`, such as {"wall_seconds": 5.0}.
         url: address of a sandbox on another machine; "" takes one on this machine.
@@ -55,7 +55,7 @@ def environment(
         UserError: an option of the sandbox is invalid, or it is missing or fails its probe.
     """
     runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
-    return CodeAct(runner, concurrency or os.cpu_count() or 1, max_turns, max_characters, max_episodes)
+    return CodeAct(runner, concurrency or num_cores(), max_turns, max_characters, max_episodes)
 
 
 def check_values(**options: Any) -> None:

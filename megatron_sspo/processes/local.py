@@ -14,6 +14,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError, escape_unprintable
 from megatron_sspo.processes import stop
+from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.processes.forks import Fork, fork
 from megatron_sspo.processes.parent import describe_exit, exit_with_parent
 from megatron_sspo.processes.ports import reserve_port
@@ -170,7 +171,7 @@ def describe_commands(arguments: Sequence[str], num_processes: int) -> list[str]
 
 def _environment(num_processes: int, port: int) -> dict[str, str]:
     """Returns the environment variables that are the same for all processes."""
-    threads = str(max(1, (os.cpu_count() or 1) // num_processes))
+    threads = str(max(1, num_cores() // num_processes))
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or threads,
         "WORLD_SIZE": str(num_processes),

@@ -36,7 +36,7 @@ def write_project(folder: Path) -> None:
                 ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"),
                 copy_function=shutil.copyfile,
             )
-            for path in (temporary / "paper").glob("*.py"):  # in a checkout the recipes are in examples/
+            for path in (*temporary.glob("paper/*.py"), *temporary.glob("slurm/*.sbatch")):  # recipes are in examples/
                 text = path.read_text(encoding="utf-8").replace(" examples/", " paper/")
                 path.write_text(_PAGE.sub(r"\g<0> of megatron_sspo", text), encoding="utf-8")
             done = subprocess.run(

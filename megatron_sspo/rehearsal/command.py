@@ -15,6 +15,7 @@ from pathlib import Path
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import check_replaceable, write_atomically
+from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.processes.output import ignore_upstream_warnings
 from megatron_sspo.processes.parent import exit_with_parent
 from megatron_sspo.rehearsal.account import Account
@@ -92,7 +93,7 @@ def _ranks(options: argparse.Namespace, run: Run) -> list[int]:
 def _rehearse_each(ranks: Sequence[int], options: argparse.Namespace) -> list[Account]:
     """Rehearses ranks in processes of their own, as many at once as there are cores."""
     begun = time.monotonic()
-    at_once = max(1, len(os.sched_getaffinity(0)))
+    at_once = num_cores()
     with tempfile.TemporaryDirectory() as folder:
         waiting = [(rank, Path(folder) / f"{rank}.json") for rank in ranks]
         running: list[tuple[int, Path, subprocess.Popen[bytes]]] = []

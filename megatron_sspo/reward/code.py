@@ -1,7 +1,6 @@
 """Rewards programs that pass their checks in a sandbox: r = r_answer + r_format."""
 
 import ast
-import os
 import re
 import threading
 from collections import Counter
@@ -10,6 +9,7 @@ from typing import Any
 
 from megatron_sspo.config.kinds import Amount
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.sandbox.pool import SandboxPool
 from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
@@ -34,7 +34,7 @@ def reward(
     """Builds the reward. It requires a sandbox that passes its probe.
 
     Args:
-        concurrency: the number of sandboxes at a time; 0 takes the number of cores.
+        concurrency: the number of sandboxes at a time; 0 takes the number of cores that this process may use.
         limits: the limits of each program: fields of `megatron_sspo.sandbox.types.Limits`, such as
             {"wall_seconds": 5.0}.
         url: the address of a sandbox on another machine; it replaces the one on this machine.
@@ -44,7 +44,7 @@ def reward(
         UserError: an option of the sandbox is invalid, or it cannot be made or reached, or fails its probe.
     """
     runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
-    return CodeReward(SandboxPool(runner, concurrency or os.cpu_count() or 1))
+    return CodeReward(SandboxPool(runner, concurrency or num_cores()))
 
 
 def check_values(**options: Any) -> None:

@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.processes.keys import check_key
 from megatron_sspo.sandbox.probe import open_sandbox
 from megatron_sspo.sandbox.remote import KEY, MIN_KEY_LENGTH, end_connection
@@ -307,7 +308,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at; default: %(default)s")
     parser.add_argument("--port", type=int, default=8765, help="default: %(default)s; 0 takes a free one")
-    parser.add_argument("--concurrency", type=int, default=os.cpu_count(), help="programs at a time; default: cores")
+    parser.add_argument("--concurrency", type=int, default=num_cores(), help="programs at a time; default: cores")
     parser.add_argument(
         "--sessions",
         type=int,

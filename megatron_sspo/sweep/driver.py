@@ -16,6 +16,7 @@ from typing import Any
 
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.processes import stop
+from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.processes.parent import describe_exit, exit_with_parent
 from megatron_sspo.sweep.folder import LOGS, newest_checkpoint, status, train_arguments
 from megatron_sspo.sweep.grid import Cell, Sweep
@@ -184,7 +185,7 @@ def share_of_machine(slot: int, *, at_once: int, num_processes: int, gpus: Seque
     """
     found: dict[str, str] = {}
     if "OMP_NUM_THREADS" not in os.environ:
-        cores = len(os.sched_getaffinity(0))
+        cores = num_cores()
         found["OMP_NUM_THREADS"] = str(max(1, cores // (at_once * num_processes)))
     if gpus:
         share = max(len(gpus) // at_once, min(num_processes, len(gpus)))

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -70,6 +71,12 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     error = capsys.readouterr().err
     assert "No space left on device" in error and "make room" in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_the_recipe_that_a_script_names_exists(project: Path) -> None:
+    text = (project / "slurm" / "train_qwen3_30b_a3b.sbatch").read_text(encoding="utf-8")
+    (named,) = re.findall(r"\b\w+/qwen3_30b_a3b_math\.py\b", text)
+    assert (project / named).is_file()
 
 
 def test_slurm_takes_the_scripts_of_the_project(
