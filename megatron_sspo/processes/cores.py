@@ -1,8 +1,13 @@
-"""The cores that this process may use."""
+"""The cores that this process may use: on a node of Slurm, those of its job."""
 
 import os
 
 
+def usable_cores() -> list[int]:
+    """Returns the numbers of the cores that this process may use, in order."""
+    return sorted(os.sched_getaffinity(0))
+
+
 def num_cores() -> int:
-    """Returns the number of cores that this process may use: on a node of Slurm, those of its job."""
-    return len(os.sched_getaffinity(0))
+    """Returns how many cores this process may use."""
+    return len(usable_cores())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.cores import usable_cores
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.client import Client
@@ -91,11 +92,11 @@ def build_servers(
         **({} if num_gpus else _CPU_OPTIONS),
         **(options.server or {}),
     }
-    found = []
+    found, cores = [], usable_cores()
     for number in range(count):
         share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
-        cores = "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(options.tp_size))
-        on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": cores, server_program.FORK: "1"}
+        bound = "|".join(str(cores[rank % len(cores)]) for rank in range(options.tp_size))
+        on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": bound, server_program.FORK: "1"}
         environment = {
             **({"CUDA_VISIBLE_DEVICES": ",".join(names[gpu] for gpu in share)} if num_gpus else on_cpu),
             # SGLang's own timeout of a health check: after it, SGLang reports a failure even if the client still waits
