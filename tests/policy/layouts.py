@@ -197,13 +197,13 @@ PREPARED = {
     "constant length, advantages of tokens, SSPO": lambda r: replace(r, token_advantages=_numbers(r, 0.0, 1.0)),
     "token mean, π_old of the engine, CISPO, penalties": lambda r: replace(r, old_log_probs=r.rollout_log_probs),
 }
-FEW_CASES = ("GRPO", "SSPO AtanLog", "SSPO, penalties, correction")
+FEW_CASES = ("GRPO", "SSPO, penalties, correction")
 
 
 def cases_of(name: str) -> list[str]:
-    """Returns the cases that a layout is measured with; reference layouts are measured with all."""
-    layout = LAYOUTS[name]
-    return [case for case in cases() if case in FEW_CASES or layout.every_objective or name == layout.reference]
+    """Returns the cases that a layout is measured with, for a reference those of the layouts that need it."""
+    every = any(one.every_objective for key, one in LAYOUTS.items() if name in (key, one.reference))
+    return [case for case in cases() if every or case in FEW_CASES]
 
 
 OTHERS = [name for name, layout in LAYOUTS.items() if name != layout.reference]

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "policy"))  # for `tiny_polic
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.run import Parallel
 from tests.policy import tiny_policy
+from tests.sglang.forked_servers import forked_servers
 from tests.sglang.served import weights
 
 
@@ -17,6 +18,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.sglang)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked():
+    with forked_servers():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from tests.policy.tiny_policy import TEMPERATURE, log_probs, reference
 
 PROMPTS = [Prompt(id=str(n), tokens=(n + 2, n + 3, n + 4), answer="") for n in range(12)]
 SAMPLING = Sampling(max_tokens=110, temperature=TEMPERATURE)
-GROUP = 8
+GROUP = 4
 
 
 def weights(folder, factor=1.0):

@@ -1,4 +1,4 @@
-"""Servers end with the run, for every way in which the run may end."""
+"""Servers end with the run, for every way in which the run may end. None of them is forked."""
 
 import contextlib
 import os
@@ -14,7 +14,13 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engines import sglang
+from megatron_sspo.rollout.servers import process as server_process
 from tests.sglang.served import until
+
+
+@pytest.fixture(autouse=True)
+def _own_interpreters(monkeypatch):
+    monkeypatch.setattr(server_process, "subprocess", subprocess)
 
 
 def servers_of(folder):

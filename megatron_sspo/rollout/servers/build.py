@@ -95,7 +95,7 @@ def build_servers(
     found, cores = [], usable_cores()
     for number in range(count):
         share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
-        bound = "|".join(str(cores[rank % len(cores)]) for rank in range(options.tp_size))
+        bound = "|".join(str(cores[(number * options.tp_size + rank) % len(cores)]) for rank in range(options.tp_size))
         on_cpu = {**_CPU_ENVIRONMENT, "SGLANG_CPU_OMP_THREADS_BIND": bound, server_program.FORK: "1"}
         environment = {
             **({"CUDA_VISIBLE_DEVICES": ",".join(names[gpu] for gpu in share)} if num_gpus else on_cpu),
