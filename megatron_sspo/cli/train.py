@@ -39,6 +39,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
     survive_full_disk()
     local.check_variables()
+    local.check_tasks()
     with without_threads():
         run = load_recipe(options.recipe, options.set)
         check_updates(options.profile, 0, run.num_updates)  # again when it is known where a resumed run goes on

@@ -4,9 +4,11 @@ import json
 import os
 import signal
 import stat
+import subprocess
+import sys
 
 from megatron_sspo.weights.formats.hf_folder import HFFolder
-from tests.cluster.slurm import call, processes
+from tests.cluster.slurm import CLUSTER, ROOT, call, processes
 
 
 def check_metrics(job, updates=10):
@@ -31,6 +33,17 @@ def test_a_server_on_one_node_and_trainers_on_two(trained) -> None:
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     states = call("sacct", "--noheader", "--parsable2", "--jobs", trained.id, "--format=jobid,state").splitlines()
     assert f"{trained.id}|COMPLETED" in states
+
+
+def test_a_plain_srun_of_several_tasks_is_refused(workplace) -> None:
+    command = ("srun", "--ntasks=2", sys.executable, "-m", "megatron_sspo", "train", workplace.recipe)
+    environment = {**os.environ, "SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=workplace.folder, env=environment, timeout=300, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "srun has started this command 2 times" in done.stderr
+    assert not (workplace.folder / "runs").exists()
 
 
 def test_servers_of_a_job_of_their_own_of_which_one_is_killed(workplace, tmp_path) -> None:

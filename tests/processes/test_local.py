@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,19 @@ RANK_0 = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127
 OF_A_CHILD = {"MEGATRON_SSPO_REPORT_FD": "9"}
 
 
+class Stdin:
+    """A standard input that is a terminal or not."""
+
+    def __init__(self, in_a_terminal: bool) -> None:
+        self._in_a_terminal = in_a_terminal
+
+    def isatty(self) -> bool:
+        return self._in_a_terminal
+
+
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    for name in (*RANK_0, *OF_A_CHILD, "OMP_NUM_THREADS"):
+    for name in (*RANK_0, *OF_A_CHILD, "OMP_NUM_THREADS", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in request.param.items():
         monkeypatch.setenv(name, value)
@@ -64,6 +75,29 @@ def test_variables_of_a_process_that_are_right(variables) -> None:
 def test_a_variable_of_a_process_that_is_wrong(variables, message) -> None:
     with pytest.raises(UserError, match=message):
         local.check_variables()
+
+
+@pytest.mark.parametrize(
+    ("variables", "in_a_terminal"),
+    [
+        ({}, False),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_STEP_NUM_TASKS": "8"}, True),  # a shell of srun --pty
+        ({**RANK_0, "SLURM_STEP_NUM_TASKS": "2"}, False),  # a script of slurm/
+    ],
+    indirect=["variables"],
+)
+def test_a_command_that_srun_has_started_once(variables, in_a_terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(in_a_terminal))
+    local.check_tasks()
+
+
+@pytest.mark.parametrize("variables", [{"SLURM_STEP_NUM_TASKS": "8"}], indirect=True)
+@pytest.mark.parametrize("in_a_terminal", [False, None])
+def test_a_command_that_srun_has_started_eight_times(variables, in_a_terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None if in_a_terminal is None else Stdin(in_a_terminal))
+    with pytest.raises(UserError, match="srun has started this command 8 times"):
+        local.check_tasks()
 
 
 @pytest.mark.parametrize(
