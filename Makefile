@@ -19,6 +19,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two workers, each with whole files: many tests wait for processes that they start.
 WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+# --no-compile: most modules that pip installs are never imported, and Python compiles those that are. Packages that sandboxes
+# share (numpy, sympy) are compiled, because a sandbox cannot write their bytecode.
+
 .PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser install-integrations check-sandbox quickstart docs check test test-fast test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
 install: .venv/installed
@@ -26,7 +29,7 @@ install: .venv/installed
 .venv/installed: setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
@@ -36,13 +39,13 @@ install-sglang: .venv-sglang/installed
 
 .venv-sglang/installed: sglang_cpu/requirements.txt
 	$(PYTHON) -m venv .venv-sglang
-	.venv-sglang/bin/pip install --quiet --disable-pip-version-check $(TORCH)
-	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps \
+	.venv-sglang/bin/pip install --quiet --no-compile --disable-pip-version-check $(TORCH)
+	.venv-sglang/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps \
 		sglang==0.5.23 sglang-router==0.3.2 torchvision==0.15.2
 	echo $(TORCH) > .venv-sglang/constraints.txt
-	.venv-sglang/bin/pip install --quiet --disable-pip-version-check \
+	.venv-sglang/bin/pip install --quiet --no-compile --disable-pip-version-check \
 		-c .venv-sglang/constraints.txt -r sglang_cpu/requirements.txt
-	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps ./sglang_cpu
+	.venv-sglang/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps ./sglang_cpu
 	touch $@
 
 # Installs NeMo-Run in its own environment, because it pins an old httpx. The trainer's packages are not needed there, nor NeMo-Run
@@ -67,8 +70,7 @@ install-docs: .venv-docs/installed
 
 # Installs TRL, verl and verifiers, each in its own environment, because their pins differ. None has Megatron or the trainer's
 # packages: an objective needs torch alone, and an environment no trainer. Of verl's requirements, these are the ones that its
-# actor's loss and engine import. pip compiles no modules here, nor for NeMo-Run and MkDocs: most of them are never imported, and
-# Python compiles those that are.
+# actor's loss and engine import.
 install-integrations: .venv-trl/installed .venv-verl/installed .venv-verifiers/installed
 
 .venv-trl/installed:

@@ -12,6 +12,7 @@ with warnings.catch_warnings():
     import megatron_sspo.job.job
     import megatron_sspo.plots.curves
     import megatron_sspo.policy.policy
+    import megatron_sspo.rehearsal.rank
     import megatron_sspo.rollout.embedded.decoder
     import megatron_sspo.weights.conversion.convert  # noqa: F401
 

@@ -9,6 +9,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.launch import slurm
 from megatron_sspo.launch.nemo_run_process import run_module
 from megatron_sspo.processes import local
+from megatron_sspo.processes.forks import without_threads
 from megatron_sspo.run import Run, layouts_of
 
 _MAX_SKEW = 1e6
@@ -26,11 +27,12 @@ def launch(options: argparse.Namespace) -> int:
     uses_slurm = slurm.uses_slurm(options)
     job = _job(options) if options.on != "local" else None
     of_script = job.script_assignments() if job is not None and uses_slurm else []
-    run, resume = load_recipe(options.recipe, [*of_script, *options.set]), options.resume
     if options.rehearse:
         from megatron_sspo.rehearsal.command import rehearse
 
-        return rehearse(options, run)
+        with without_threads():
+            return rehearse(options, load_recipe(options.recipe, options.set))
+    run, resume = load_recipe(options.recipe, [*of_script, *options.set]), options.resume
     if uses_slurm and job is not None:
         run, resume = _with_run_folder(run, job.run_folder)
     if options.dry_run and (code := _print_commands(options, job, run)):

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,8 +15,10 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import check_replaceable, write_atomically
 from megatron_sspo.processes.cores import num_cores
+from megatron_sspo.processes.forks import Fork, fork, may_fork
 from megatron_sspo.processes.output import ignore_upstream_warnings
 from megatron_sspo.processes.parent import exit_with_parent
+from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.rehearsal.account import Account
 from megatron_sspo.rehearsal.batch import Workload, workload
 from megatron_sspo.rehearsal.machines import machine
@@ -44,7 +45,7 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
     ranks = _ranks(options, run)
     path = options.output or Path(run.output) / f"{run.name}.rehearsal.json"
     check_replaceable(path)
-    accounts = _rehearse_each(ranks, options)
+    accounts = _rehearse_each(ranks, options, run, work)
     predicted = predict(run, accounts, work, on)
     print(report(run, source, work, accounts, predicted, options.machine, on), flush=True)
     found = warnings(run, accounts, work, predicted, on)
@@ -90,35 +91,44 @@ def _ranks(options: argparse.Namespace, run: Run) -> list[int]:
     return [stage * of_stage for stage in range(parallel.pipeline)]
 
 
-def _rehearse_each(ranks: Sequence[int], options: argparse.Namespace) -> list[Account]:
+def _rehearse_each(ranks: Sequence[int], options: argparse.Namespace, run: Run, work: Workload) -> list[Account]:
     """Rehearses ranks in processes of their own, as many at once as there are cores."""
-    begun = time.monotonic()
+    begun, command = time.monotonic(), os.getpid()
     at_once = num_cores()
-    with tempfile.TemporaryDirectory() as folder:
-        waiting = [(rank, Path(folder) / f"{rank}.json") for rank in ranks]
-        running: list[tuple[int, Path, subprocess.Popen[bytes]]] = []
-        done: dict[int, Account] = {}
-        try:
-            while waiting or running:
-                while waiting and len(running) < at_once:
-                    rank, path = waiting.pop(0)
-                    running.append((rank, path, _start(rank, path, options)))
-                time.sleep(0.1)
-                for entry in [entry for entry in running if entry[2].poll() is not None]:
-                    running.remove(entry)
-                    rank, path, process = entry
-                    if process.returncode:
-                        raise UserError(f"the rehearsal of rank {rank} failed: see its messages above")
-                    done[rank] = Account.from_json(read_json(path))
-                    print(f"{time.monotonic() - begun:7.1f} s  rank {rank} is rehearsed", file=sys.stderr, flush=True)
-        finally:
+    scratch = ScratchFolder("megatron-sspo-rehearsal-")
+    waiting = [(rank, scratch.path / f"{rank}.json") for rank in ranks]
+    running: list[tuple[int, Path, subprocess.Popen[bytes] | Fork]] = []
+    done: dict[int, Account] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                rank, path = waiting.pop(0)
+                running.append((rank, path, _start(rank, path, options, run, work)))
+            time.sleep(0.1)
+            for entry in [entry for entry in running if entry[2].poll() is not None]:
+                running.remove(entry)
+                rank, path, process = entry
+                if process.poll():
+                    raise UserError(f"the rehearsal of rank {rank} failed: see its messages above")
+                done[rank] = Account.from_json(read_json(path))
+                print(f"{time.monotonic() - begun:7.1f} s  rank {rank} is rehearsed", file=sys.stderr, flush=True)
+    finally:
+        if os.getpid() == command:  # a fork leaves this block, too
             for _, _, process in running:
                 process.kill()
                 process.wait()
-        return [done[rank] for rank in ranks]
+            scratch.close()
+    return [done[rank] for rank in ranks]
 
 
-def _start(rank: int, path: Path, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+def _start(
+    rank: int, path: Path, options: argparse.Namespace, run: Run, work: Workload
+) -> "subprocess.Popen[bytes] | Fork":
+    """Starts the rehearsal of a rank: in a fork, which need not import Megatron, or in an interpreter of its own."""
+    if may_fork():
+        _import_rank()
+        given = argparse.Namespace(**{**vars(options), "rank": rank, "account": path})
+        return fork(partial(_rehearse_here, given, run, work), f"rank {rank}")
     assignments = [part for value in options.set for part in ("--set", value)]
     command = [sys.executable, "-m", "megatron_sspo", "launch", options.recipe, *assignments, "--rehearse"]
     command += ["--rank", str(rank), "--skew", str(options.skew), "--machine", options.machine]
@@ -129,8 +139,13 @@ def _start(rank: int, path: Path, options: argparse.Namespace) -> subprocess.Pop
     return subprocess.Popen(command, env=environment, preexec_fn=partial(exit_with_parent, os.getpid()))
 
 
-def _rehearse_here(options: argparse.Namespace, run: Run, work: Workload) -> int:
+def _import_rank() -> None:
     ignore_upstream_warnings()
+    import megatron_sspo.rehearsal.rank  # noqa: F401
+
+
+def _rehearse_here(options: argparse.Namespace, run: Run, work: Workload) -> int:
+    _import_rank()
     from megatron_sspo.rehearsal.rank import num_experts, rehearse_rank
     from megatron_sspo.rehearsal.recorder import route_of
 

@@ -83,7 +83,7 @@ def resident_kilobytes() -> int:
 
 
 @pytest.mark.slow
-def test_a_thousand_checks_with_hostile_ones_among_them(limits: Limits) -> None:
+def test_hundreds_of_checks_with_hostile_ones_among_them(limits: Limits) -> None:
     """No check is lost or stuck, no process is left, and the caller's memory does not grow."""
     right = ("def f(x): return x + 1", ["assert f(1) == 2"], (), "passed")
     kinds = [
@@ -96,7 +96,7 @@ def test_a_thousand_checks_with_hostile_ones_among_them(limits: Limits) -> None:
         ("x = bytearray(1 << 40)", ["pass"], (), "memory"),
     ]
     forks = ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", ["pass"], (), "time")
-    checks = [forks if n % 250 == 50 else kinds[n % len(kinds)] for n in range(1000)]
+    checks = [forks if n % 150 == 50 else kinds[n % len(kinds)] for n in range(400)]
     sandbox = Sandbox(limits)
     pool = SandboxPool(sandbox, 8)
     try:
