@@ -38,7 +38,9 @@ class _Preloaded:
         return int(self._own.recv(100))
 
     def close(self) -> None:
+        """Kills the process, and with it the servers that are left."""
         self._own.close()
+        self.process.kill()
         self.process.wait()
 
 

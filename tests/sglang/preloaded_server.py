@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> None:
-    """Forks a process for each request, until the other end of the socket is closed."""
+    """Forks a process for each request until the other end of the socket is closed. The forks die with this process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     import sglang.launch_server
     import sglang.srt.entrypoints.http_server
