@@ -24,7 +24,7 @@ _REPORT_SECONDS = 60.0  # how long a process waits to be stopped after its repor
 _POLL_SECONDS = 0.1
 _END_SECONDS = 120.0  # between the ends of the first and the last process, which part at a barrier
 _MOST_PROCESSES_PER_CORE = 32  # for a run on one machine
-_TASKS = "SLURM_STEP_NUM_TASKS"  # set by srun for each task of a step
+_TASKS, _TASK_PID = "SLURM_STEP_NUM_TASKS", "SLURM_TASK_PID"  # set by srun for each task of a step
 _REPORT = "MEGATRON_SSPO_REPORT_FD"  # the file descriptor for reports; set for the processes that `launch` starts
 
 
@@ -79,14 +79,17 @@ def check_variables() -> None:
 def check_tasks() -> None:
     """Checks that Slurm has started this process once, where it starts the run's processes itself.
 
-    A shell of `srun --pty` is left alone: of its tasks, only the one with the terminal goes on.
+    A plain srun starts this process, or a script that starts it, as a task. A shell of `srun --pty` is left alone, since
+    only the task with the terminal goes on; so is a run of a sweep that such a shell has started.
 
     Raises:
         UserError: a plain srun has started several tasks.
     """
     tasks = os.environ.get(_TASKS, "1")
+    task = os.environ.get(_TASK_PID)
     in_a_shell = sys.stdin is not None and sys.stdin.isatty()
-    if not is_launched() and tasks not in ("", "1") and not in_a_shell:
+    is_task = task == str(os.getpid()) or (task == str(os.getppid()) and not in_a_shell)
+    if not is_launched() and tasks not in ("", "1") and is_task:
         raise UserError(
             f"srun has started this command {tasks} times, and each would start all processes of the run: start it by "
             f"a script of slurm/, which tells each task its rank, or by srun --ntasks=1 (or unset {_TASKS}, if the "

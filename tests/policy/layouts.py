@@ -197,7 +197,7 @@ PREPARED = {
     "constant length, advantages of tokens, SSPO": lambda r: replace(r, token_advantages=_numbers(r, 0.0, 1.0)),
     "token mean, π_old of the engine, CISPO, penalties": lambda r: replace(r, old_log_probs=r.rollout_log_probs),
 }
-FEW_CASES = ("GRPO", "SSPO, penalties, correction")
+FEW_CASES = ("GRPO", "SSPO AtanLog", "SSPO, penalties, correction")
 
 
 def cases_of(name: str) -> list[str]:

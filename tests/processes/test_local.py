@@ -32,7 +32,7 @@ class Stdin:
 
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    for name in (*RANK_0, *OF_A_CHILD, "OMP_NUM_THREADS", "SLURM_STEP_NUM_TASKS"):
+    for name in (*RANK_0, *OF_A_CHILD, "OMP_NUM_THREADS", "SLURM_STEP_NUM_TASKS", "SLURM_TASK_PID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in request.param.items():
         monkeypatch.setenv(name, value)
@@ -82,8 +82,9 @@ def test_a_variable_of_a_process_that_is_wrong(variables, message) -> None:
     [
         ({}, False),
         ({"SLURM_STEP_NUM_TASKS": "1"}, False),
-        ({"SLURM_STEP_NUM_TASKS": "8"}, True),  # a shell of srun --pty
-        ({**RANK_0, "SLURM_STEP_NUM_TASKS": "2"}, False),  # a script of slurm/
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_TASK_PID": str(os.getppid())}, True),  # a shell of srun --pty
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_TASK_PID": "1000000000"}, False),  # a sweep in such a shell
+        ({**RANK_0, "SLURM_STEP_NUM_TASKS": "2", "SLURM_TASK_PID": str(os.getpid())}, False),  # a script of slurm/
     ],
     indirect=["variables"],
 )
@@ -92,7 +93,11 @@ def test_a_command_that_srun_has_started_once(variables, in_a_terminal, monkeypa
     local.check_tasks()
 
 
-@pytest.mark.parametrize("variables", [{"SLURM_STEP_NUM_TASKS": "8"}], indirect=True)
+@pytest.mark.parametrize(
+    "variables",
+    [{"SLURM_STEP_NUM_TASKS": "8", "SLURM_TASK_PID": str(pid)} for pid in (os.getpid(), os.getppid())],
+    indirect=True,
+)
 @pytest.mark.parametrize("in_a_terminal", [False, None])
 def test_a_command_that_srun_has_started_eight_times(variables, in_a_terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None if in_a_terminal is None else Stdin(in_a_terminal))

@@ -1,4 +1,4 @@
-"""Servers end with the run, for every way in which the run may end. None of them is forked."""
+"""Servers end with the run, for every way in which the run may end. Servers start as users' do, and not as forks."""
 
 import contextlib
 import os
