@@ -79,8 +79,8 @@ def check_variables() -> None:
 def check_tasks() -> None:
     """Checks that Slurm has started this process once, where it starts the run's processes itself.
 
-    A plain srun starts this process, or a script that starts it, as a task. A shell of `srun --pty` is left alone, since
-    only the task with the terminal goes on; so is a run of a sweep that such a shell has started.
+    A plain srun starts this process, or a script that starts it, as a task. A shell of `srun --pty` is left alone,
+    since only the task with the terminal goes on; so is a run of a sweep that such a shell has started.
 
     Raises:
         UserError: a plain srun has started several tasks.
