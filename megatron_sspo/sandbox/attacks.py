@@ -73,7 +73,8 @@ except OSError:
 print(started)
 """
 
-# Reads from standard input the bytes for each process and the number of processes. Prints how many got their memory.
+# Reads from standard input the bytes for each process and the number of processes. Prints how many had their memory at
+# the same time: a process that the kernel kills so that another one gets its memory is not counted.
 MEMORY = """
 import os
 size, number = map(int, input().split())
@@ -88,20 +89,16 @@ for _ in range(number):
             block = bytearray(size)
             for place in range(0, size, 4096):
                 block[place] = 1
-            os.write(writing, b"x")
             os.close(writing)
             os.read(waiting, 1)
-        finally:
             os._exit(0)
+        finally:
+            os._exit(1)
     children.append(child)
 os.close(writing)
-found = 0
-while some := os.read(reading, 1000):
-    found += len(some)
+os.read(reading, 1)  # returns when each child has its memory or has ended
 os.close(releasing)
-for child in children:
-    os.waitpid(child, 0)
-print(found)
+print(sum(os.waitpid(child, 0)[1] == 0 for child in children))
 """
 
 # Reads a number of bytes from standard input. Prints how many it could write.

@@ -85,6 +85,22 @@ def test_a_limit_that_does_not_hold_is_found(monkeypatch, limit: str, found: str
         made.close()
 
 
+def test_a_memory_limit_that_holds_for_one_process_only_is_found() -> None:
+    made = Sandbox(LIMITS)
+    made._cgroups._parents = []  # it can limit the memory of all together, and does not
+    refused = pytest.raises(UserError, match="memory above the limit, in several processes")
+    with contextlib.closing(made), refused:
+        probe.probe(made)
+
+
+def test_processes_that_get_their_memory_one_after_the_other_are_within_the_limit(sandbox: Sandbox) -> None:
+    started = "    children.append(child)\n"
+    one_by_one = attacks.MEMORY.replace(started, f"{started}    __import__('time').sleep(0.5)\n")
+    assert one_by_one != attacks.MEMORY
+    result = sandbox.run(one_by_one, f"{LIMITS.memory_bytes * 2 // 3} 3", seconds=60.0)
+    assert int(result.stdout) <= 2, "the kernel killed each process for the next one, and all three were counted"
+
+
 EACH_KIND = pytest.mark.parametrize(
     "late",
     ["print(6 * 7)", attacks.REACH, attacks.MEMORY, attacks.FLOOD, next(iter(attacks.FORGED_VERDICTS.values()))],
