@@ -12,8 +12,16 @@ _WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
 _LETTER_BEFORE_TEXT = re.compile(r"(?:\([A-E]\)\s*|[A-E][.:)]\s+)(?=[-0-9\\$])(?!\\(?:times|cdot|pm))")
 _NUMBER = re.compile(r"^[-+\\(]?[0-9\\]")
 _BEFORE_WORDS = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
+# A letter that is taken back: "A is definitely wrong", "(A) not correct". "(B) False" is a choice and its text.
 _REJECTED = re.compile(
-    r"\(?[A-Ja-j](?:\)|[.:])?\s+(?:is|was)(?:n't|\s+(?:not|never|no|false|wrong|incorrect))\b", re.IGNORECASE
+    r"\(?[A-Ja-j](?:\)|[.:])?,?\s+(?:(?:is|was)(?:n't|\s+(?:\w+\s+)?(?:not|never|no|false|wrong|incorrect))\b|"
+    r"(?:\w+ly\s+)?not\s+(?:correct|right|true|it|this|the\s+(?:right|correct|answer))\b)",
+    re.IGNORECASE,
+)
+# A letter, and beside it others: "(C) or D", "(A), B, C, D", "(C) 5, D 6", "(C) incorrect; D".
+_OTHER_LETTER = re.compile(
+    r"\(?[A-J][).:]?\s*(?:(?:[,;/|&]|\b(?:or|and|also|maybe|perhaps|possibly|both|not|nor)\b|\(?\b[A-J]\b\)?)\s*)*"
+    r"(?<![A-Za-z])[A-J]\)?[.!]?$|\(?[A-J][).:]?\s*or\b|.*[,;]\s*(?:or\s+)?[B-HJ](?:\s+-?[0-9\\$].*)?$",
 )
 _NAMED_OPPOSITE = re.compile(r"[A-Za-z]+\s*=")  # NO = 5
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
@@ -60,7 +68,7 @@ def compare_choices(gold: str, answer: str) -> bool | tuple[str, str] | None:
     if _BRACKETED_LETTER.fullmatch(gold):
         gold, answer = gold.upper(), _BRACKETED_LETTER.sub(lambda m: m.group().upper(), answer)
     if _LETTER.fullmatch(gold):
-        if _REJECTED.match(answer):
+        if _REJECTED.match(answer) or (len(answer) > len("(A)") and _OTHER_LETTER.match(answer)):
             return False
         if choice := _LETTER.fullmatch(answer) or _BEFORE_WORDS.match(answer) or _SMALL_LETTER.fullmatch(answer):
             return choice[1].upper() == gold.strip("()")

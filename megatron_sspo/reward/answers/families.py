@@ -61,6 +61,9 @@ def _read(text: str, value_of: Callable[[str], Fraction | None]) -> list[Class] 
     """Returns the residue classes of a family, those of degrees in radians; None if the text is anything else."""
     parameter = INTEGER_PARAMETER.search(text)
     brackets, parts = split_list(text[: parameter.start()] if parameter else text, thousands=False)
+    if parameter:  # x = \pi + 2k\pi, k \in \mathbb{Z} or x = 2k\pi, k \in \mathbb{Z}
+        declared = INTEGER_PARAMETER.fullmatch
+        parts = [part for part in parts if not ((own := declared(part)) and own.groups() == parameter.groups())]
     formulas = [split_equation(part)[-1] for part in parts]
     letters = [parameter[1] or parameter[2]] if parameter else sorted(_LETTERS & letters_of(" ".join(formulas)))
     if len(letters) != 1 or brackets not in ("", "{}") or not 0 < len(parts) <= _MOST_PARTS:

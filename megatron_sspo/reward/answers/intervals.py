@@ -9,17 +9,24 @@ _GREATER = {">": "<", r"\ge": r"\le"}
 _ABSOLUTE = re.compile(r"\|([A-Za-z])(?:([-+])([0-9.]+))?\|")  # |x-3|
 _RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
 
+_WORD = re.compile(r"(?<![\\A-Za-z])[a-z]{3,}")  # "not all x"
+_REAL = re.compile(r"\s*[,;(]\s*([A-Za-z])\s*\\in\s*\\mathbb\{R\}\s*\)?$")  # x \in \mathbb{R} at the end
+_BETWEEN = re.compile(r"\b(?:or|and)\b|[,;]|\\(?:cup|cap|l?or|l?and|vee|wedge)(?![A-Za-z])")  # between inequalities
 _SHARED = re.compile(  # a > b and b > c
     r"(?<=[A-Za-z])(\s*(?:[<>]|\\[lg]e(?![A-Za-z]))\s*([A-Za-z]))\s*(?:,|\band\b)\s*\2(?=\s*(?:[<>]|\\[lg]e(?![A-Za-z])))"
 )
 
 
-def read_inequality(text: str) -> tuple[str, str] | None:
-    """Returns the name and the interval of `0 < x \\le 1`, here x and (0,1]; None for any other text."""
-    if text.count(" and ") > 1:
-        return None
-    if " and " in text:
-        return _read_both(*text.split(" and ", 1))
+def read_inequality(text: str, interval: str | None = None) -> tuple[str, str] | None:
+    """Returns the name and the interval of `0 < x \\le 1`, here x and (0,1]; None for any other text.
+
+    Args:
+        text: a text that `clean` returned.
+        interval: an interval to which the inequality is compared. Then the ends may have its letters, and the name may
+            be a quantity of several letters, such as a + b or |PF|.
+    """
+    if len(both := re.split(r"\s+and\s+|\s*,\s*", text)) > 1:
+        return _read_both(*both) if len(both) == 2 else None
     parts = [part.strip() for part in _RELATION.split(text)]
     if len(parts) not in (3, 5) or any(mark in text for mark in ",;=") or not all(parts):
         return None
@@ -28,19 +35,45 @@ def read_inequality(text: str) -> tuple[str, str] | None:
         if not all(sign in _GREATER for sign in signs):
             return None
         values, signs = values[::-1], [_GREATER[sign] for sign in reversed(signs)]
-    place = 1 if len(values) == 3 else int(bool(SYMBOL.fullmatch(compact(values[1]))))
+    known = letters_of(interval or "")
+    place = 1 if len(values) == 3 else int(bool(_is_name(values[1], interval) and not letters_of(values[1]) & known))
     name = values.pop(place)
-    if "|" in name:
+    if _ABSOLUTE.fullmatch(compact(name)):
         return _read_distance(name, values[0], signs[0]) if place == 0 and len(values) == 1 else None
-    if not SYMBOL.fullmatch(compact(name)) or any(letters_of(value) for value in values):
+    if not _is_name(name, interval) or letters_of(name) & known or any(letters_of(value) - known for value in values):
         return None
     opening = "[" if signs[0] != "<" else "("
     closing = "]" if signs[-1] != "<" else ")"
     if len(values) == 2:
-        interval = f"{opening}{values[0]},{values[1]}{closing}"
+        found = f"{opening}{values[0]},{values[1]}{closing}"
     else:
-        interval = rf"{opening}{values[0]},\infty)" if place else rf"(-\infty,{values[0]}{closing}"
-    return in_one_spelling(name), interval
+        found = rf"{opening}{values[0]},\infty)" if place else rf"(-\infty,{values[0]}{closing}"
+    return in_one_spelling(name), found
+
+
+def _is_name(text: str, interval: str | None) -> bool:
+    if SYMBOL.fullmatch(compact(text)):
+        return True
+    return interval is not None and len(letters_of(text)) > 1 and not _WORD.search(text)
+
+
+def is_solved(text: str) -> bool:
+    """Returns whether each inequality of a text states the values of one name, or its distance from a number.
+
+    `x < 2 or x > 3` and `|x - 1| < 2` are solved, `x^2 - 5x + 6 > 0` and `2x > 4` are not.
+    """
+    clauses = [_RELATION.split(clause)[::2] for clause in _BETWEEN.split(text) if _RELATION.search(clause)]
+    return bool(clauses) and all(map(_has_bare_name, clauses))
+
+
+def _has_bare_name(parts: list[str]) -> bool:
+    """Returns whether one side of an inequality is a name or a distance, whose letters no other side has."""
+    for place, part in enumerate(parts):
+        others = frozenset[str]().union(*map(letters_of, parts[:place] + parts[place + 1 :]))
+        is_name = SYMBOL.fullmatch(compact(part)) or _ABSOLUTE.fullmatch(compact(part))
+        if is_name and not letters_of(part) & others:
+            return True
+    return False
 
 
 def read_order(text: str) -> tuple[list[str], list[str]] | None:
@@ -57,6 +90,13 @@ def read_order(text: str) -> tuple[list[str], list[str]] | None:
 def join_orders(text: str) -> str:
     """Returns the order `a > b > c` for `a > b and b > c`; any other text as it is."""
     return _SHARED.sub(r"\1", text) if _RELATION.search(text) else text
+
+
+def drop_reals(text: str) -> str:
+    """Returns the inequality of `x > 3, x \\in \\mathbb{R}`, whose letter is real anyway; any other text as it is."""
+    match = _REAL.search(text)
+    is_about_letter = match and _RELATION.search(text) and match[1] in letters_of(text[: match.start()])
+    return text[: match.start()] if match and is_about_letter else text
 
 
 def read_far(text: str) -> str | None:

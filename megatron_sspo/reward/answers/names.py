@@ -67,6 +67,7 @@ _NATURAL_PARAMETER = re.compile(
     r"(?:([a-z])\s*(?:\\in\s*(\\mathbb\{[NZ]\}(?:[\^_]\s*(?:[*+0]|\{[^{}]{1,6}\}))?)|is\s+(?:an?|any)\s+(positive|non-?negative|natural)\s+"
     r"(?:integer|number))|(positive|non-?negative|natural)\s+(?:integer|number)s?\s+([a-z]))\s*\)?$"
 )
+_UNKNOWNS = {"x", "y", "z"}  # letters that are no parameters
 _NATURAL_SETS = {r"\mathbb{N}": "natural", r"\mathbb{N}^*": "positive", r"\mathbb{Z}^+": "positive"}
 _INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|ne)(?![A-Za-z])")
 # k \ge 1, for all m > 0
@@ -188,6 +189,7 @@ def strip_name(text: str) -> tuple[str, str]:
 
 def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     """Returns both texts without "for all integers k", with the gold answer's letter for the answer's."""
+    are_in_sets = "\\in" in gold, "\\in" in answer
     if _SEQUENCE.match(gold) or _SEQUENCE.match(answer):
         gold, answer = _ANY_INDEX.sub("", gold), _ANY_INDEX.sub("", answer)
     if "=" in gold or "=" in answer or gold.startswith("("):
@@ -203,6 +205,8 @@ def without_parameters(gold: str, answer: str) -> tuple[str, str]:
     gold, answer = _without_bounds(*_without_natural_parameters(gold, answer))
     stated, found = INTEGER_PARAMETER.search(gold), INTEGER_PARAMETER.search(answer)
     letters = [match and (match[1] or match[2]) for match in (stated, found)]
+    if (stated is None) != (found is None) and ({*letters} & _UNKNOWNS or all(are_in_sets)):
+        return gold, answer  # x > 3 is not x > 3, x \in \mathbb{Z}, and t \in \mathbb{R} is not t \in \mathbb{Z}
     bare_gold, bare_answer = (
         text[: match.start()] if match else text for text, match in ((gold, stated), (answer, found))
     )

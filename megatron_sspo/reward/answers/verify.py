@@ -163,4 +163,9 @@ def _parse(text: str) -> list[Any]:
     from math_verify import LatexExtractionConfig, parse
 
     text = re.sub(r"(?<=[0-9}])i(?![A-Za-z])", " i", text)  # without the space, i is not the imaginary unit
-    return parse(f"\\boxed{{{text}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=0)
+    return parse(
+        f"\\boxed{{{text}}}",
+        [LatexExtractionConfig(boxed_match_priority=0)],
+        extraction_mode="first_match",  # "any_match" would take the last fraction of a text that it cannot read
+        parsing_timeout=0,
+    )

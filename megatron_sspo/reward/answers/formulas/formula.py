@@ -121,13 +121,20 @@ class _Parser:
             elif self._begins_factor():
                 if slashed:
                     raise UnreadError("1/2x is (1/2)x or 1/(2x)")
-                before = isinstance(last, tuple) and (last[0], self._tokens[self._position - 1])
-                may_be_number = before in (("power", "}"), ("factorial", "!"))  # 2^{3}5 has one reading
-                last = self._read_factor(within_product=not may_be_number)
+                last = self._read_factor(within_product=not self._may_be_number(last))
                 tree = ("multiply", tree, last)
             else:
                 break
         return tree
+
+    def _may_be_number(self, last: Tree) -> bool:
+        """Returns whether a number after the factor `last`, without a sign in between, has one reading."""
+        if not isinstance(last, tuple):
+            return False
+        token = self._tokens[self._position - 1]
+        if (last[0], token) in (("power", "}"), ("factorial", "!")):  # 2^{3}5
+            return True
+        return last[0] == "variable" and token.isalpha() and self._tokens[self._position + 1 :][:1] == ["^"]  # n2^{n-1}
 
     def _read_signed(self) -> Tree:
         if self.next in ("+", "-"):

@@ -16,6 +16,7 @@ _INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.[0-9]*)?|\.[0-9]+)"
 _SIGNED = rf"[+-]?\s*{_DECIMAL}"
 _TEX_FRACTION = rf"\\frac\s*\{{\s*({_SIGNED})\s*\}}\s*\{{\s*({_SIGNED})\s*\}}"
+_HYPHEN = r"-(?=[0-9]{1,2}\s*/\s*[0-9]{1,2}\s+[A-Za-z]{2})"  # between a mixed number's parts
 _TEN_TO = r"(?:10|\{\s*10\s*\})\s*\^\s*(?:[{(]\s*([+-]?[0-9]+)\s*[)}]|([+-]?[0-9]+))"
 
 _LEAD = re.compile(
@@ -165,7 +166,8 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]]
     (re.compile(rf"({_DECIMAL})[eE]([+-]?[0-9]+)(?![0-9A-Za-z])"), lambda m: _scientific(m[1], m[2])),
     (re.compile(rf"({_INTEGER})\s*{_TEX_FRACTION}"), lambda m: _mixed(m[1], m[2], m[3])),
     (re.compile(_TEX_FRACTION), lambda m: _divide(m[1], m[2])),
-    (re.compile(rf"({_INTEGER})(?:\s+|\s*-\s*)([0-9]+)\s*/\s*([0-9]+)"), lambda m: _mixed(m[1], m[2], m[3])),
+    # 2 1/3, and 2-1/3 before a unit: alone it is a difference
+    (re.compile(rf"({_INTEGER})(?:\s+|{_HYPHEN})([0-9]+)\s*/\s*([0-9]+)"), lambda m: _mixed(m[1], m[2], m[3])),
     (re.compile(rf"({_DECIMAL})\s*(?:/|\bout of\b)\s*({_DECIMAL})"), lambda m: _divide(m[1], m[2])),
     (re.compile(r"(1)\s+in\s+([0-9]+)"), lambda m: _divide(m[1], m[2])),
     (_PLAIN, lambda m: _decimal(m[1])),

@@ -1,0 +1,307 @@
+"""Answers that are still a task, answers that hedge, and the right ones of the same kind."""
+
+import pytest
+
+from megatron_sspo.reward.answers.verify import is_equivalent
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("(2,3)", "x^2-5x+6<0", False),
+        (r"(-\infty,2)\cup(3,\infty)", "x^2-5x+6>0", False),
+        ("(-1,2)", "|2x-1|<3", False),
+        ("[2,3]", r"\{x: x^2-5x+6 \le 0\}", False),
+        ("(0,1)", r"\ln x<0", False),
+        (r"(3,\infty)", "2x-1>5", False),
+        (r"x \le 4", r"x+1 \le 5", False),
+        ("2<x<3", "x^2-5x+6<0", False),
+        (r"(-\infty,2)", "x<2", True),
+        (r"[1,\infty)", r"f(x) \ge 1", True),
+        (r"[1,\infty)", r"y \ge 1", True),
+        (r"(2,\infty)", "a > 2", True),
+        (r"(2,\infty)", "2 < a", True),
+        ("(2,3)", "2<x<3", True),
+        ("(2,3)", r"\{x | 2<x<3\}", True),
+        ("(2,3)", r"\{x : 2<x<3\}", True),
+        ("(2,3)", r"\{x \in \mathbb{R} : 2<x<3\}", True),
+        (r"(-\infty,2)\cup(3,\infty)", r"x<2 \text{ or } x>3", True),
+        (r"(-\infty,2)\cup(3,\infty)", "x<2 or x>3", True),
+        (r"(-\infty,2)\cup(3,\infty)", r"\{x | x<2 \text{ or } x>3\}", True),
+        ("(-1,1)", "|x|<1", True),
+        ("(1,5)", "|x-3|<2", True),
+        (r"(-1,0)\cup(0,1)", "0<|x|<1", True),
+        (r"(-\sqrt{2},\sqrt{2})", r"|x|<\sqrt2", True),
+        ("x>2", "2<x", True),
+        (r"x \ge 5", r"5 \le x", True),
+        (r"(0,\infty)", "x_1 > 0", True),
+        (r"[\frac{1}{2},\infty)", r"x\ge\frac12", True),
+        (r"(-\infty, -\frac{1}{2}]", r"k \le -\frac{1}{2}", True),
+        ("(0,1]", r"0<\frac{a}{b}\le 1", True),
+        ("a+b>3", "a+b>3", True),
+        ("a+b>3", "3<a+b", True),
+        ("x^2+y^2<1", "x^2+y^2<1", True),
+        ("x^2+y^2<1", "1>x^2+y^2", True),
+        (r"a^2+b^2 \ge 2ab", r"a^2+b^2\ge 2ab", True),
+        (r"(1,\infty)", "m>1", True),
+        ("[-1,1]", r"-1 \le \sin x \le 1", True),
+        (r"(-\infty,0)\cup(0,\infty)", r"x \ne 0", True),
+        ("[0,4)", r"0 \le \lambda < 4", True),
+        (r"(3,\infty)", r"\alpha > 3", True),
+        ("-1<x<3", r"-1<x<3, x\in\mathbb{Z}", False),
+        (r"-1<x<3, x\in\mathbb{Z}", "-1<x<3", False),
+        ("x>3", r"x>3, x\in\mathbb{Z}", False),
+        ("[0,5]", r"0\le x\le 5, x\in\mathbb{Z}", False),
+        ("-1<x<3", r"-1<x<3, x\in\mathbb{R}", True),
+        ("x>3", r"x>3, x\in\mathbb{R}", True),
+        ("-1<x<3", "-1<x, x<3", True),
+        ("-1<x<3", "-1<x and x<3", True),
+        ("x<3", "3>x", True),
+        (r"x \in (2,3)", "2<x<3", True),
+        (r"x<2 \text{ or } x>3", r"(-\infty,2)\cup(3,\infty)", True),
+        (r"-2\le x\le 2", "[-2,2]", True),
+        ("[-2,2]", r"-2\leq x\leq 2", True),
+        ("[-2,2]", r"|x|\leq 2", True),
+        ("a<-1", r"(-\infty,-1)", True),
+        (r"a<-1 \text{ or } a>1", "|a|>1", True),
+        ("|a|>1", r"a<-1 \text{ or } a>1", True),
+        (r"(1,\infty)", r"\{a | a > 1\}", True),
+        (r"(0,1)\cup(1,\infty)", r"x>0, x\neq 1", True),
+        (r"(0,1)\cup(1,\infty)", r"x>0 \text{ and } x\neq 1", True),
+        (r"0<x<1 \text{ or } x>1", r"(0,1)\cup(1,\infty)", True),
+        (r"[0,\infty)", r"x \geq 0", True),
+        (r"m\ge -\frac{1}{4}", r"m \geq -0.25", True),
+        (r"m\ge -\frac{1}{4}", r"4m \geq -1", False),
+        (r"1 < a \le 3", r"a \in (1,3]", True),
+        ("x > a", r"(a,\infty)", True),
+        (r"x > \ln 2", r"(\ln 2, \infty)", True),
+        (r"(\frac{\pi}{6},\frac{5\pi}{6})", r"\frac{\pi}{6}<x<\frac{5\pi}{6}", True),
+        (r"(\frac{\pi}{6},\frac{5\pi}{6})", r"\sin x > \frac12", False),
+        (
+            r"\frac{\pi}{6}+2k\pi<x<\frac{5\pi}{6}+2k\pi, k\in\mathbb{Z}",
+            r"(\frac{\pi}{6}+2k\pi, \frac{5\pi}{6}+2k\pi), k\in\mathbb{Z}",
+            True,
+        ),
+        (r"x+y \le 5", r"y+x \le 5", True),
+        (r"x+y \le 5", r"5 \ge x+y", True),
+        (r"n \ge 5", "n>5", False),
+        ("-1 < x < 3", "3 > x > -1", True),
+        (r"2 \le AB \le 4", "[2,4]", True),
+        ("[2,4]", r"2 \le |PF| \le 4", True),
+        ("[2,4]", r"2 \le |PF_1| \le 4", True),
+        ("[2,4]", r"2 \le \overline{AB} \le 4", True),
+        ("(2,4)", "2<a+b<4", True),
+        ("(2,4)", r"2<\frac{y}{x}<4", True),
+        ("(2,4)", r"2<S_{\triangle ABC}<4", True),
+    ],
+)
+def test_an_inequality_has_to_be_solved(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        (
+            r"\begin{pmatrix}7&10\\15&22\end{pmatrix}",
+            r"\begin{pmatrix}1&2\\3&4\end{pmatrix}\begin{pmatrix}1&2\\3&4\end{pmatrix}",
+            False,
+        ),
+        (r"\begin{pmatrix}7&10\\15&22\end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}^2", False),
+        (
+            r"\begin{pmatrix}1\\2\end{pmatrix}",
+            r"\begin{pmatrix}3\\4\end{pmatrix}-\begin{pmatrix}2\\2\end{pmatrix}",
+            False,
+        ),
+        (
+            r"\begin{pmatrix}1\\2\end{pmatrix}",
+            r"\begin{pmatrix}3\\4\end{pmatrix} = \begin{pmatrix}1\\2\end{pmatrix}",
+            False,
+        ),
+        (
+            r"\begin{pmatrix}1\\2\end{pmatrix}",
+            r"\begin{pmatrix}1\\2\end{pmatrix} \approx \begin{pmatrix}3\\4\end{pmatrix}",
+            False,
+        ),
+        (
+            r"\begin{pmatrix}1\\2\end{pmatrix}",
+            r"\begin{pmatrix}3\\4\end{pmatrix}-\begin{pmatrix}2\\2\end{pmatrix} = \begin{pmatrix}1\\2\end{pmatrix}",
+            True,
+        ),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"A = \begin{pmatrix}1\\2\end{pmatrix}", True),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"Ax = b = \begin{pmatrix}1\\2\end{pmatrix}", True),
+        (r"\begin{pmatrix}2\\4\end{pmatrix}", r"2\begin{pmatrix}1\\2\end{pmatrix}", True),
+        (r"\begin{pmatrix}1/2&1\\0&2\end{pmatrix}", r"\frac{1}{2}\begin{pmatrix}1&2\\0&4\end{pmatrix}", True),
+        (r"\frac{1}{2}\begin{pmatrix}1&2\\0&4\end{pmatrix}", r"\begin{pmatrix}1/2&1\\0&2\end{pmatrix}", True),
+        (
+            r"\begin{pmatrix}1/2&1\\0&2\end{pmatrix}",
+            r"A^{-1} = \frac{1}{2}\begin{pmatrix}1&2\\0&4\end{pmatrix} = \begin{pmatrix}0.5&1\\0&2\end{pmatrix}",
+            True,
+        ),
+        (r"\begin{pmatrix}4\\6\end{pmatrix}", "(1,2)+(3,4)", False),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\vec{v} = \begin{bmatrix}1\\2\end{bmatrix}", True),
+        (
+            r"\begin{pmatrix}3&4\\5&6\end{pmatrix}",
+            r"A+B = \begin{pmatrix}1&2\\3&4\end{pmatrix}+\begin{pmatrix}2&2\\2&2\end{pmatrix}"
+            r"=\begin{pmatrix}3&4\\5&6\end{pmatrix}",
+            True,
+        ),
+        (
+            r"\begin{pmatrix}3&4\\5&6\end{pmatrix}",
+            r"A+B = \begin{pmatrix}1&2\\3&4\end{pmatrix}+\begin{pmatrix}2&2\\2&3\end{pmatrix}"
+            r"=\begin{pmatrix}3&4\\5&6\end{pmatrix}",
+            False,
+        ),
+        (
+            r"\begin{pmatrix}3&4\\5&6\end{pmatrix}",
+            r"A = \begin{pmatrix}1&2\\3&4\end{pmatrix}, B= \begin{pmatrix}3&4\\5&6\end{pmatrix}",
+            False,
+        ),
+        (r"\begin{pmatrix}-1&2\\3&4\end{pmatrix}", r"-\begin{pmatrix}1&-2\\-3&-4\end{pmatrix}", True),
+        (r"\begin{pmatrix}-2&1\\3/2&-1/2\end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}^{-1}", False),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", "(1,2)", True),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", "(1,2)^T", True),
+        ("-2", r"\det\begin{pmatrix}1&2\\3&4\end{pmatrix}", False),
+        ("-2", r"\begin{vmatrix}1&2\\3&4\end{vmatrix}", False),
+    ],
+)
+def test_a_sum_or_product_of_matrices_is_a_task_and_may_be_a_step(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("C", "(C) or D", False),
+        ("C", "(C) and D", False),
+        ("A", "(A), B, C, D", False),
+        ("A", "A) B", False),
+        ("C", "(C) incorrect; D", False),
+        ("A", "A: or b", False),
+        ("A", "(A) is definitely wrong", False),
+        ("A", "(A) not correct", False),
+        ("C", "(C) 5, D 6", False),
+        ("B", "(B) False", True),
+        ("B", "(B) Not enough information", True),
+        ("C", "(C) A dog", True),
+        ("C", "(C) the point A", True),
+        ("C", "(C) I think", True),
+        ("C", "C. 5", True),
+        ("C", "(C) 5 and 6", True),
+        ("C", "(C) A and B are friends", True),
+        ("A", "(A) a", True),
+        ("A", "(A) b", True),
+        ("C", "(C) 5 or 6", True),
+        ("C", "(C)", True),
+        ("C", "(C) or (D)", False),
+        ("C", "C or D", False),
+        ("A", "A, B", False),
+        ("A", "A and B", False),
+        ("A", "A or B", False),
+        ("A", "A", True),
+        ("A", "a", True),
+        ("A", "(a)", True),
+        ("A", "A.", True),
+        ("A", "A)", True),
+        ("A", "A) 5", True),
+        ("A", "A. a cat", True),
+        ("A", "(A) The set {a, b}", True),
+        ("B", "(B) x, y and z", True),
+        ("D", "D: None of the above", True),
+        ("D", "(D) 3, 4, 5", True),
+        ("D", "(D) I, II", True),
+        ("B", r"(B) $\frac{1}{2}$", True),
+        ("C", "(C) because A and B are wrong", True),
+        ("E", "(E) all of A, B, and C are true", True),
+        ("C", "A is wrong, C", False),
+        ("C", "C is not the answer", False),
+        ("C", "not C", False),
+        ("C", "C, D", False),
+        ("C", "Option C", True),
+        ("C", "C is correct", True),
+        ("C", "The answer is C", True),
+        ("C", r"\text{C}", True),
+        ("C", r"\textbf{(C)} 5", True),
+        ("C", r"\textbf{(C)}\ 5", True),
+    ],
+)
+def test_a_choice_is_one_letter(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("3", r"2 \to 4 \to \frac{3}{1}", False),
+        ("2-1/3", "7/3", False),
+        ("2-1/3", "5/3", True),
+        ("1-1/2018", "2017/2018", True),
+        ("1-1/2018", "2019/2018", False),
+        ("5.5", "5 - 1/2", False),
+        ("2.5", "2-1/2 cups", True),
+        ("2 1/3", "7/3", True),
+        ("6", r"\gcd(12,18)", False),
+        ("5", r"\max(3,5)", False),
+        ("3", r"\lfloor 3.7 \rfloor", False),
+        ("2", r"5 \bmod 3", False),
+        ("12", r"3 \text{ times } 4", False),
+    ],
+)
+def test_a_difference_is_no_mixed_number_and_a_task_is_no_number(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        (r"(t,2t), t\in\mathbb{R}", r"(t,2t), t\in\mathbb{Z}", False),
+        ("y=2x+1", r"y=2x+1, x\in\mathbb{Z}", False),
+        ("(k,k+1)", r"(k,k+1), k\in\mathbb{Z}", True),
+        (r"x=2\pi n", r"x=2\pi n, n \in \mathbb{Z}", True),
+        ("(a,a+1)", r"(a,a+1), a\in\mathbb{Z}", True),
+        ("n2^{n-1}", r"n \cdot 2^{n-1}", True),
+        (r"n \cdot 2^{n-1}", "n2^{n-1}", True),
+        ("k3^k", r"k\cdot 3^k", True),
+        (r"a\cdot2^n+b\cdot3^n", "a2^n+b3^n", True),
+        ("n2^{n-1}", r"\frac{n2^n}{2}", True),
+        ("n2^{n-1}", "n2^n", False),
+        ("n2^{n-1}", "n^{2^{n-1}}", False),
+        (
+            r"\frac{\pi}{6}+2k\pi, \frac{5\pi}{6}+2k\pi, k\in\mathbb{Z}",
+            r"x=\frac{\pi}{6}+2k\pi, k\in\mathbb{Z} \text{ or } x=\frac{5\pi}{6}+2k\pi, k\in\mathbb{Z}",
+            True,
+        ),
+    ],
+)
+def test_parameters_and_coefficients(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("[-2,1)", r"\frac{x+2}{x-1}\le0", False),
+        (r"[3,\infty)", r"\sqrt{x-3}\ge0", False),
+        ("(4,6)", "(1,2)+(3,4)", False),
+        (r"\frac{1}{2}", r"\frac{1}{3} | \frac{1}{2}", False),
+        (r"\frac{1}{2}", r"x \notin \frac{1}{2}", False),
+        (r"\frac{1}{2}", r"\frac{1}{3} ★ \frac{1}{4} ★ \frac{1}{2}", False),
+        ("(1,2)", r"(1, 3 \forall \frac{2}{1})", False),
+        (r"\{(1,2)\}", "(1,2)", True),
+        ("(1,2)", r"\{(1,2)\}", True),
+        (r"\{(1,2)\}", r"\{1,2\}", False),
+        (r"\{1,2\}", "(1,2)", False),
+        (r"\{2,3\}", "x^2-5x+6=0", False),
+        ("2,3", "(x-2)(x-3)=0", False),
+        (r"x \equiv 2 \pmod 5", r"3x \equiv 1 \pmod 5", False),
+        (r"\{1,2,3\}", r"\{1,2\}\cup\{3\}", False),
+        ("2x", r"\frac{d}{dx}x^2", False),
+        ("2x", "(x^2)'", False),
+        ("y=2x+1", "2x-y+1=0", True),
+        ("(2,3)", r"x \in (2,3)", True),
+        (r"[0,\infty)", r"f(x) \in [0,\infty)", True),
+        (r"(-\infty, 4]", r"k\le4", True),
+    ],
+)
+def test_tasks_hedges_and_sets_of_one_point(gold: str, answer: str, right: bool) -> None:
+    assert is_equivalent((gold, answer)) is right
