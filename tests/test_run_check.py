@@ -163,6 +163,11 @@ def test_a_penalty_without_a_reference_policy_is_still_allowed_where_it_needs_no
     assert check(override(RUN, ["penalties.entropy_coef=0.01"])).penalties == Penalties(entropy_coef=0.01)
 
 
+def test_a_set_named_twice_is_refused() -> None:
+    with pytest.raises(UserError, match=r"evaluation\.sets=a,a has a twice: leave one of them out"):
+        override(RUN, ["evaluation.sets=a,a"])
+
+
 @pytest.mark.parametrize(
     ("assignments", "lines"),
     [
@@ -186,7 +191,23 @@ def test_a_penalty_without_a_reference_policy_is_still_allowed_where_it_needs_no
                 "rollouts.endpoint.max_turns is 3, and not used: rollouts.agent is ''",
             ],
         ),
+        (["rollouts.sampling.max_tokens=4095"], []),
+        (
+            ["rollouts.sampling.max_tokens=20480", "tokens_per_microbatch=30000"],
+            [
+                "rollouts.sampling.max_tokens is 20480, and the model has 4096 positions (max_position_embeddings): "
+                "prompt and response together end there"
+            ],
+        ),
+        (["num_updates=5", "optimizer.warmup_updates=5"], []),
+        (
+            ["num_updates=5", "optimizer.warmup_updates=10"],
+            [
+                "optimizer.warmup_updates is 10, and num_updates is 5: the learning rate never reaches optimizer.lr",
+            ],
+        ),
     ],
 )
 def test_settings_that_nothing_reads_are_found(assignments, lines) -> None:
-    assert unread_settings(check(override(RUN, assignments))) == lines
+    config = {"max_position_embeddings": 4096}
+    assert unread_settings(check(override(RUN, assignments)), config) == lines

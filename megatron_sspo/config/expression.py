@@ -14,20 +14,27 @@ UNREADABLE = (ValueError, SyntaxError, TypeError, AttributeError, MemoryError, R
 """Exceptions that Python's parsers raise for text that is not a value."""
 
 
-def read_objective(text: str, path: str) -> Any:
+_REMEDY = (
+    "write a value such as sspo(SigLog(0.6, 0.5)) or grpo(), built from the names of megatron_sspo.objective, which "
+    "docs/objectives.md and docs/zoo.md list, or file.py:attribute"
+)
+
+
+def read_objective(text: str, path: str, remedy: str = _REMEDY) -> Any:
     """Returns the value of an expression, or the object at `package.module:attribute` or `file.py:attribute`.
 
     Args:
         text: calls of public names of `megatron_sspo.objective`, with literals or such calls as arguments.
         path: the option, for messages.
+        remedy: what to write instead, for messages.
 
     Raises:
         UserError: the text cannot be read, or there is no such object.
     """
-    return resolve("objective", text, "") if _ATTRIBUTE_PATH.fullmatch(text) else _expression(text, path)
+    return resolve("objective", text, "") if _ATTRIBUTE_PATH.fullmatch(text) else _expression(text, path, remedy)
 
 
-def _expression(text: str, path: str) -> Any:
+def _expression(text: str, path: str, remedy: str) -> Any:
     """Evaluates a call of a public name of `megatron_sspo.objective`, with literals or such calls as arguments."""
 
     def build(node: ast.expr) -> Any:
@@ -46,8 +53,4 @@ def _expression(text: str, path: str) -> Any:
     except UNREADABLE as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         why = one_line(reason) or "it is nested too deeply"
-        raise UserError(
-            f"{path}={shorten(text)} cannot be read ({why}): write a value such as sspo(SigLog(0.6, 0.5)) or grpo(), "
-            "built from the names of megatron_sspo.objective, which docs/objectives.md and docs/zoo.md list, or "
-            "file.py:attribute"
-        ) from error
+        raise UserError(f"{path}={shorten(text)} cannot be read ({why}): {remedy}") from error

@@ -132,6 +132,10 @@ def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
         is_group = any(map(dataclasses.is_dataclass, current.values()))
         return _select_parts(text, current, path) if is_group else _literal(text, path)
     if _belongs_to_objective(hint, origin):
+        if dataclasses.is_dataclass(hint):
+            field = dataclasses.fields(hint)[0].name
+            remedy = f"write a value such as {type(current).__name__}(), or set a field, such as {path}.{field}=..."
+            return read_objective(text, path, remedy)
         return read_objective(text, path)
     if dataclasses.is_dataclass(hint):
         raise UserError(f"{path} is a group of fields: set one, such as {path}.{dataclasses.fields(hint)[0].name}=...")
@@ -149,6 +153,8 @@ def _select_parts(text: str, parts: Mapping[Any, Any], path: str) -> dict[Any, A
     """Returns the parts that a list such as `gsm8k,math-500` names."""
     names = [name.strip() for name in text.split(",")]
     keys = {str(key): key for key in parts}
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"{path}={shorten(text)} has {shorten(twice)} twice: leave one of them out")
     if unknown := [name for name in names if name not in keys]:
         raise UserError(
             f"{path}={shorten(text)} names {shorten(unknown[0])!r}: choose from {', '.join(keys)}, "

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.fit import check_prompts_fit
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.tokenizer import load_tokenizer
@@ -65,7 +66,7 @@ def evaluate_model(
     check(replace(run, evaluation=replace(run.evaluation, samples=samples)))
     check_rewards(run)
     check_engine(run)
-    label, output = label or str(path), output or FOLDER / "-".join(_folder_names(path))
+    label, output = one_line(label or str(path)), output or FOLDER / "-".join(_folder_names(path))
     display = Display(silent=False)
     with open_model(path, config_folder) as folder:
         tokenizer = load_tokenizer(folder.config_folder, trial=True)

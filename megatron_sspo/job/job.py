@@ -241,7 +241,7 @@ class Job:
         )
         if self.policy.kernels:
             self.display.log(self.policy.kernels)
-        for line in unread_settings(run):
+        for line in unread_settings(run, read_model_config(run)):
             self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
         if self._resumed_from is None and run.warm_start is not None:

@@ -145,7 +145,7 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
     if options.check:
         for remark in remarks:
             print(f"resumed with another configuration: {remark}")
-        for line in unread_settings(run):
+        for line in unread_settings(run, config):
             print(line)
         print("all checks passed; versions, paths and memory are checked again when all ranks have started")
 

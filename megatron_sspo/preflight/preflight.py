@@ -113,6 +113,7 @@ def _check_data(run: Run, config: Mapping[str, Any], tokenizer: Any, checkpoint:
     """Reads and checks every row: of the prompts, of the held-out sets, and of the warm start."""
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
     check_prompts_fit(stream.prompts, config)
+    _check_overlong_penalty(run, min(len(prompt.tokens) for prompt in stream.prompts), config)
     check_prompts(resolve("reward", run.reward, "reward"), stream.prompts)
     if checkpoint is not None:
         stream.restore(checkpoint.prompts)
@@ -128,6 +129,18 @@ def _check_data(run: Run, config: Mapping[str, Any], tokenizer: Any, checkpoint:
                 check_vocabulary(prompt.id, [*prompt.tokens, *rollout.tokens.tolist()], config)
         except UserError as error:
             raise UserError(f"warm_start: {error}") from error
+
+
+def _check_overlong_penalty(run: Run, shortest_prompt: int, config: Mapping[str, Any]) -> None:
+    """Raises UserError if no response can become long enough for the penalty on its length."""
+    rollouts, positions = run.rollouts, size(config, "max_position_embeddings")
+    begins_at = rollouts.sampling.max_tokens - rollouts.overlong_buffer
+    if rollouts.overlong_buffer and shortest_prompt + begins_at >= positions:
+        raise UserError(
+            f"rollouts.overlong_buffer is {rollouts.overlong_buffer}: its penalty begins after {begins_at} tokens of a "
+            f"response, which none can have, because the model has {positions} positions (max_position_embeddings): "
+            "lower rollouts.sampling.max_tokens to the tokens that the model has room for after a prompt"
+        )
 
 
 def _check_machine(run: Run, config: Mapping[str, Any], folder: Path, *, elsewhere: bool) -> None:

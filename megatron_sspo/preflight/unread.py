@@ -1,10 +1,11 @@
-"""Finds settings that differ from their defaults and that nothing reads, because another setting is off."""
+"""Finds settings that have no effect: because another setting is off, or because of the model's or the run's length."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.run import Optimizer, Run
+from megatron_sspo.weights.family import size
 
 _READ_BY_MODE = {
     "none": (),
@@ -14,11 +15,48 @@ _READ_BY_MODE = {
 }
 
 
-def unread_settings(run: Run) -> list[str]:
+def unread_settings(run: Run, config: Mapping[str, Any]) -> list[str]:
     """Returns a line for each such setting: "penalties.kl_estimator is 'k1', and not used: penalties.kl_coef is 0.0".
 
-    They are no errors: a run that leaves out a part of a recipe, for comparison, keeps the settings of that part.
+    They are no errors: a run that leaves out a part of a recipe, for comparison, or is shortened, keeps the settings of
+    that part.
+
+    Args:
+        run: the configuration.
+        config: the content of the model's config.json.
     """
+    return [*_unused(run), *_too_long_responses(run, config), *_too_long_warmups(run)]
+
+
+def _too_long_responses(run: Run, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for each limit of responses that no response can reach in the model's positions."""
+    positions = size(config, "max_position_embeddings")
+    limits = {"rollouts.sampling.max_tokens": run.rollouts.sampling.max_tokens}
+    if run.evaluation:
+        limits |= {f"evaluation.sets.{name}.max_tokens": one.max_tokens for name, one in run.evaluation.sets.items()}
+    for place, limit in limits.items():
+        if limit >= positions:
+            yield (
+                f"{place} is {limit}, and the model has {positions} positions (max_position_embeddings): prompt and "
+                "response together end there"
+            )
+
+
+def _too_long_warmups(run: Run) -> Iterator[str]:
+    """Yields a line for each optimizer whose warm-up does not end before the last update."""
+    optimizers = {"": (run.optimizer, run.num_updates, "num_updates")}
+    if run.warm_start:
+        optimizers["warm_start."] = (run.warm_start.optimizer, run.warm_start.updates, "warm_start.updates")
+    for place, (optimizer, updates, name) in optimizers.items():
+        if optimizer.warmup_updates > updates:
+            yield (
+                f"{place}optimizer.warmup_updates is {optimizer.warmup_updates}, and {name} is {updates}: the learning "
+                f"rate never reaches {place}optimizer.lr"
+            )
+
+
+def _unused(run: Run) -> list[str]:
+    """Returns a line for each setting that differs from its default, and that nothing reads."""
     return [
         f"{place}.{name} is {describe_value(getattr(group, name))}, and not used: {reason}"
         for place, group, names, reason in _unread(run)

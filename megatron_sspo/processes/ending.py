@@ -1,13 +1,33 @@
 """Ends a process whose threads or child processes do not end by themselves."""
 
+import contextlib
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 _END_SECONDS, _POLL_SECONDS = 60.0, 0.25
+
+
+@contextlib.contextmanager
+def unfinished() -> Iterator[None]:
+    """While the body runs, `os._exit(0)` in this process ends it with exit code 1: its work is not done.
+
+    A reward, or a library that it uses, may call it. Processes that are forked from this one are not affected.
+    """
+    process, leave = os.getpid(), os._exit
+
+    def leave_unfinished(status: int) -> NoReturn:
+        leave(1 if status == 0 and os.getpid() == process else status)
+
+    os._exit = leave_unfinished
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def limit_end(code: int) -> None:

@@ -28,6 +28,20 @@ from megatron_sspo.rehearsal.sizes import find_config
 from megatron_sspo.run import Run
 
 
+def _check_lengths(options: argparse.Namespace, run: Run) -> None:
+    """Raises UserError if an option asks for longer prompts or responses than the run has."""
+    limits = {
+        "prompt_tokens": (run.prompts.max_tokens, "prompts.max_tokens"),
+        "response_tokens": (run.rollouts.sampling.max_tokens, "rollouts.sampling.max_tokens"),
+    }
+    for name, (most, field) in limits.items():
+        if (tokens := getattr(options, name)) > most:
+            raise UserError(
+                f"--{name.replace('_', '-')} is {tokens}, and {field} {most}: the run has no longer ones; to rehearse "
+                f"them, set {field}, too"
+            )
+
+
 def rehearse(options: argparse.Namespace, run: Run) -> int:
     """Rehearses a run, prints the report, and writes it as JSON.
 
@@ -36,6 +50,7 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
         OSError: the JSON cannot be written.
     """
     on = machine(options.machine)
+    _check_lengths(options, run)
     _, source = find_config(run.model.path)
     work = workload(
         run, prompt_tokens=options.prompt_tokens, response_tokens=options.response_tokens, at_most=options.microbatches

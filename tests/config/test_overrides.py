@@ -191,6 +191,7 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
         ("objective=" + "-" * 100_000 + "1", ["cannot be read"]),
         ("objective=sspo(10**10**10)", ["cannot be read", "neither a literal"]),
         ("objective=sspo('a' * 10**10)", ["cannot be read", "neither a literal"]),
+        ("penalties=none", ["write a value such as Penalties(), or set a field, such as penalties.kl_coef=..."]),
         ("objective=mystery(1)", ["cannot be read", "mystery", "grpo"]),
     ],
 )

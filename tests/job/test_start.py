@@ -9,7 +9,16 @@ import pytest
 from megatron_sspo.job import job as module
 from megatron_sspo.job.job import Job
 
-OPENED = ("open_parts", "RolloutCycles", "check_updates", "agree", "Evaluations", "unread_settings", "report_prompts")
+OPENED = (
+    "open_parts",
+    "RolloutCycles",
+    "check_updates",
+    "agree",
+    "Evaluations",
+    "unread_settings",
+    "read_model_config",
+    "report_prompts",
+)
 
 
 @pytest.mark.parametrize(("newest", "work"), [(None, "warm start"), (MagicMock(), "load")])

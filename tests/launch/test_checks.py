@@ -216,6 +216,14 @@ def test_options_that_contradict_each_other_are_found_before_the_start(assignmen
         preflight(load_recipe(RECIPE, [*engine, *assignments]), resume=None, elsewhere=True)
 
 
+def test_a_penalty_that_no_response_is_long_enough_for_is_refused() -> None:
+    sets = ["rollouts.sampling.max_tokens=1000", "tokens_per_microbatch=4000"]
+    message = r"penalty begins after 500 tokens of a response, which none can have, because the model has \d+ positions"
+    with pytest.raises(UserError, match=message):
+        preflight(load_recipe(RECIPE, [*sets, "rollouts.overlong_buffer=500"]), resume=None)
+    preflight(load_recipe(RECIPE, [*sets, "rollouts.overlong_buffer=999"]), resume=None)
+
+
 def test_an_address_of_another_machine() -> None:
     sets = ["rollouts.engine=sglang", 'rollouts.options={"address": "192.0.2.1"}']
     message = "'192.0.2.1' is not an address of this machine .*: set rollouts.options.address to one"

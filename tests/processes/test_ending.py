@@ -56,3 +56,19 @@ def test_a_program_that_calls_the_command_line_as_a_function_goes_on() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout == "went on\n" and "sleeper" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("os._exit(0)", 1),
+        ("os._exit(7)", 7),
+        ("pid = os.fork() or os._exit(0); sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) + 3)", 3),
+        ("pass", 0),
+    ],
+)
+def test_a_process_that_is_left_before_its_work_is_done_has_failed(body: str, code: int) -> None:
+    program = (
+        f"import os, sys\nfrom megatron_sspo.processes.ending import unfinished\nwith unfinished(): {body}\nos._exit(0)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == code

@@ -72,6 +72,7 @@ def test_ranks_end_with_the_command(tmp_path: Path) -> None:
         (["--rehearse", "--stage", "1", "--rank", "1"], "--stage and --rank both name what to rehearse"),
         (["--rehearse", "--skew", "0"], "--skew is 0"),
         (["--rehearse", "--microbatches", "-1"], "--microbatches is -1"),
+        (["--rehearse", "--response-tokens", "9999"], "--response-tokens is 9999, and rollouts.sampling.max_tokens"),
         (["--rehearse", "--output", "examples/tiny_moe.py/x"], "cannot use examples/tiny_moe.py: File exists"),
         (["--rehearse", "--on", "slurm"], "--rehearse runs on this machine"),
         (["--rank", "0"], "--rank is for a rehearsal: add --rehearse"),
