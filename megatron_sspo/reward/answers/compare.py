@@ -8,7 +8,7 @@ from megatron_sspo.reward.answers.answer import clean, split_equation, split_lis
 from megatron_sspo.reward.answers.choices import compare_choices, compare_opposites, contradicts
 from megatron_sspo.reward.answers.congruences import is_same_congruence
 from megatron_sspo.reward.answers.families import is_family, is_same_family
-from megatron_sspo.reward.answers.intervals import drop_reals, is_solved, join_orders, read_inequality, read_order
+from megatron_sspo.reward.answers.intervals import drop_reals, is_task, join_orders, read_inequality, read_order
 from megatron_sspo.reward.answers.lists import are_contrary, are_roots, is_choice, is_union, read_counts
 from megatron_sspo.reward.answers.names import (
     letters_of,
@@ -25,6 +25,7 @@ from megatron_sspo.reward.answers.quantities.number import read_number
 from megatron_sspo.reward.answers.quantities.units import read_sum, total_of
 from megatron_sspo.reward.answers.rows import (
     as_list,
+    as_point,
     as_points,
     is_other_case,
     multiply_point,
@@ -83,7 +84,6 @@ _NAME_OF_EXCEPTION = re.compile(r"([A-Za-z])\s*\\ne(?![A-Za-z])")
 _ELLIPSIS = re.compile(r"\\[cl]?dots|\.\.\.|…")
 _WORD_OF_CONDITION = re.compile(r"\s+(?:for|when|if|where|with)\s+(?=\S{1,20}\s*(?:[<>]|\\[lg]e(?![a-z])))")
 _INTEGERS_BEFORE = re.compile(r"^(?:all\s+)?(?:positive\s+)?integers\s+(?=[i-np]\s*(?:>|\\ge(?![a-z])))")
-_SET_OF_ONE = re.compile(r"\\?\{\s*(\([^()]*\))\s*\\?\}")
 _RANGE = re.compile(r"[0-9]+\s*-\s*[0-9]+")
 
 
@@ -225,9 +225,9 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     (name, gold), (other_name, answer) = strip_name(gold), strip_name(answer)
     if name and other_name and name != other_name:
         return False
-    gold, answer = _as_point(gold, answer), _as_point(answer, gold)
-    inequalities = read_inequality(gold, _interval(answer)), read_inequality(answer, _interval(gold))
-    if not inequalities[1] and _is_task(gold, answer):
+    gold, answer = as_point(gold, answer), as_point(answer, gold)
+    inequalities = read_inequality(gold, answer), read_inequality(answer, gold)
+    if not inequalities[1] and is_task(gold, answer):
         return False
     if inequalities[0] and inequalities[1] and inequalities[0][0] != inequalities[1][0]:
         return False
@@ -275,24 +275,6 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
             return counted[0] == counted[1]
         return _compare_sets(items, other_items, formulas)
     return all_of(_compare_lists(*pair, formulas) for pair in zip(items, other_items, strict=True))
-
-
-def _interval(text: str) -> str | None:
-    return text if _INTERVAL.match(text) and not RELATION.search(text) else None
-
-
-def _as_point(text: str, other: str) -> str:
-    """Returns the point of a set of one point, if the other text is one: (1,2) for `\\{(1,2)\\}`."""
-    match = _SET_OF_ONE.fullmatch(text)
-    is_point = match and other.startswith("(") and len(split_list(match[1], thousands=False)[1]) > 1
-    return match[1] if match and is_point else text
-
-
-def _is_task(gold: str, answer: str) -> bool:
-    """Returns whether an answer is an inequality that is still to be solved, and the gold answer is an interval."""
-    if not RELATION.search(answer) or is_solved(answer):
-        return False
-    return not RELATION.search(gold) or (is_solved(gold) and len(letters_of(gold)) == 1)
 
 
 def _compare_cases(

@@ -12,19 +12,21 @@ _RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
 _WORD = re.compile(r"(?<![\\A-Za-z])[a-z]{3,}")  # "not all x"
 _REAL = re.compile(r"\s*[,;(]\s*([A-Za-z])\s*\\in\s*\\mathbb\{R\}\s*\)?$")  # x \in \mathbb{R} at the end
 _BETWEEN = re.compile(r"\b(?:or|and)\b|[,;]|\\(?:cup|cap|l?or|l?and|vee|wedge)(?![A-Za-z])")  # between inequalities
+_INTERVAL = re.compile(r"[(\[].*[)\]]$")
 _SHARED = re.compile(  # a > b and b > c
     r"(?<=[A-Za-z])(\s*(?:[<>]|\\[lg]e(?![A-Za-z]))\s*([A-Za-z]))\s*(?:,|\band\b)\s*\2(?=\s*(?:[<>]|\\[lg]e(?![A-Za-z])))"
 )
 
 
-def read_inequality(text: str, interval: str | None = None) -> tuple[str, str] | None:
+def read_inequality(text: str, other: str = "") -> tuple[str, str] | None:
     """Returns the name and the interval of `0 < x \\le 1`, here x and (0,1]; None for any other text.
 
     Args:
         text: a text that `clean` returned.
-        interval: an interval to which the inequality is compared. Then the ends may have its letters, and the name may
+        other: the text to which it is compared. If that is an interval, the ends may have its letters, and the name may
             be a quantity of several letters, such as a + b or |PF|.
     """
+    interval = other if _INTERVAL.match(other) and not _RELATION.search(other) else None
     if len(both := re.split(r"\s+and\s+|\s*,\s*", text)) > 1:
         return _read_both(*both) if len(both) == 2 else None
     parts = [part.strip() for part in _RELATION.split(text)]
@@ -57,7 +59,14 @@ def _is_name(text: str, interval: str | None) -> bool:
     return interval is not None and len(letters_of(text)) > 1 and not _WORD.search(text)
 
 
-def is_solved(text: str) -> bool:
+def is_task(gold: str, answer: str) -> bool:
+    """Returns whether an answer is an inequality that is still to be solved, and the gold answer is an interval."""
+    if not _RELATION.search(answer) or _is_solved(answer):
+        return False
+    return not _RELATION.search(gold) or (_is_solved(gold) and len(letters_of(gold)) == 1)
+
+
+def _is_solved(text: str) -> bool:
     """Returns whether each inequality of a text states the values of one name, or its distance from a number.
 
     `x < 2 or x > 3` and `|x - 1| < 2` are solved, `x^2 - 5x + 6 > 0` and `2x > 4` are not.

@@ -21,6 +21,8 @@ _NAME = re.compile(_COORDINATE)
 _COORDINATES = re.compile(rf"^\(({_COORDINATE}(?:,{_COORDINATE})+)\)\s*=\s*(?=\()")
 _WHOLE_IN_BRACKETS = re.compile(r"^\s*(?:\(|\\\{)([^(){}]*)(?:\)|\\\})\s*$")
 
+_SET_OF_ONE = re.compile(r"\\?\{\s*(\([^()]*\))\s*\\?\}")
+
 _COEFFICIENT = r"-?(?:[0-9]*(?:\.[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\}|[0-9]*\\sqrt\{[0-9]+\})"
 _COMPONENTS = re.compile(
     rf"(?:({_COEFFICIENT})i)?(?:((?:^|\+|(?=-)){_COEFFICIENT})j)?(?:((?:^|\+|(?=-)){_COEFFICIENT})k)?"
@@ -129,6 +131,13 @@ def read_components(text: str) -> str | None:
         return None
     parts = ["0" if part is None else part.removeprefix("+") for part in match.groups()[: 3 if match[3] else 2]]
     return f"({','.join(part + '1' if part in ('', '-') else part for part in parts)})"
+
+
+def as_point(text: str, other: str) -> str:
+    """Returns the point of a set of one point, if the other text is one: (1,2) for `\\{(1,2)\\}`."""
+    match = _SET_OF_ONE.fullmatch(text)
+    is_point = match and other.startswith("(") and len(split_list(match[1], thousands=False)[1]) > 1
+    return match[1] if match and is_point else text
 
 
 def multiply_point(text: str) -> str:
