@@ -151,7 +151,7 @@ class RolloutGroup:
 
     @property
     def has_equal_rewards(self) -> bool:
-        """True if all rewards are equal: the advantages are then 0, and the group gives no gradient."""
+        """True if all rewards are equal: advantages relative to the group are then 0, and it gives no gradient."""
         return len({rollout.reward for rollout in self.rollouts}) <= 1
 
 

@@ -146,6 +146,7 @@ def _centered(rewards: Tensor) -> Tensor:
     if (rewards == rewards[0]).all():
         # The mean of equal numbers can be one bit off; divided by the standard deviation, this error would become 1.
         return torch.zeros_like(rewards)
+    rewards = rewards - rewards[0]  # exact for numbers that are close, whose mean would be one of them
     return rewards - rewards.mean()
 
 

@@ -86,9 +86,8 @@ class SequenceObjective:
         is_per_token = segments.are_per_token("advantages", advantages)
         log_ratio = log_probs - old_log_probs  # [T]
         token_advantages = advantages if is_per_token else segments.spread(advantages)  # [T]
+        log_gate = _gate(self.token_gate, log_ratio, token_advantages)  # [T]
         token_weight = self.token_gate.weight(log_ratio.detach(), token_advantages)  # [T]
-        log_gate = self.token_gate.log_gate(log_ratio.detach(), token_advantages)  # [T]
-        log_gate = _WithGradient.apply(log_ratio, log_gate, token_weight)  # w = d log f / d log ρ
         if is_per_token or self.factor is not None:
             multiplier = self._multiplier(log_probs, old_log_probs, token_advantages, segments, inputs)  # [T]
             loss, weight, rest = self._by_token(log_gate, token_advantages, multiplier, segments)
@@ -105,7 +104,7 @@ class SequenceObjective:
         log_weight = self.pool(log_gate, segments)  # [S]
         # where Â = 0 the weight may overflow, and its product with 0 would not be 0
         unused = advantages == 0
-        weight = self.sequence_gate.log_gate(log_weight.masked_fill(unused, 0.0), advantages).exp()  # [S]
+        weight = _gate(self.sequence_gate, log_weight.masked_fill(unused, 0.0), advantages).exp()  # [S]
         loss = -(self.average.share(segments) * (weight * advantages)).sum()
         log_weight = log_weight.detach()
         reported = _finite(self.sequence_gate.log_gate(log_weight, advantages).exp())
@@ -130,7 +129,7 @@ class SequenceObjective:
         total = segments.spread(segments.sum(share))
         # the value of the sequence's log weight, and the gradient of the token's own log gate
         own = log_weight + total.to(values.dtype) * (log_gate - values)
-        log_used = self.sequence_gate.log_gate(own.masked_fill(effective == 0, 0.0), token_advantages)  # log u_t [T]
+        log_used = _gate(self.sequence_gate, own.masked_fill(effective == 0, 0.0), token_advantages)  # log u_t [T]
         # as one exponent, because p_t may underflow and u_t overflow where their product does neither
         contribution = ((share / total).log().to(values.dtype) + log_used).exp()
         loss = -(segments.spread(self.average.share(segments)) * (contribution * effective)).sum()
@@ -158,6 +157,12 @@ class SequenceObjective:
         others = {name: inputs[name].detach() for name in self.needs}
         given = TokenInputs(log_probs.detach(), old_log_probs.detach(), token_advantages, segments, others)
         return self.factor(given).detach()
+
+
+def _gate(gate: Gate, log_ratio: Tensor, advantages: Tensor) -> Tensor:
+    """Returns log f with the gradient w = d log f / d log ρ of the gate, which need not be its derivative."""
+    given = log_ratio.detach()
+    return _WithGradient.apply(log_ratio, gate.log_gate(given, advantages), gate.weight(given, advantages))
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.objective import Correction, Penalties
-from megatron_sspo.objective.average import OverTokens, average_of
+from megatron_sspo.objective.average import average_of
 from megatron_sspo.policy.forward_step import ForwardStep, Objective, loss_scale, policy_loss
 from megatron_sspo.types import Rollout
 
@@ -158,7 +158,7 @@ def policy_step(
         if not number > 0:
             raise ValueError(f"{name} is {number}, and must be above 0")
     average = average_of(objective)
-    if isinstance(average, OverTokens) and num_tokens < 1:
+    if num_tokens < 1 and average.divisor(num_sequences, 1) != average.divisor(num_sequences, 2):
         raise ValueError(
             "the objective's average is over the response tokens of the whole batch: give policy_step num_tokens"
         )

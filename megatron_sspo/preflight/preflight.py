@@ -90,7 +90,7 @@ def _check_layouts(run: Run, config: Mapping[str, Any], *, elsewhere: bool) -> N
 def _check_plugins(run: Run) -> None:
     """Checks the names and options of the advantage, the rewards and the engine."""
     may_branch = bool(run.rollouts.agent) and run.rollouts.endpoint.max_branches > 1
-    check_advantage(run.advantage, run.rollouts.group_size, may_branch=may_branch)
+    check_advantage(run.advantage, run.rollouts.group_size, may_branch=may_branch, refills=run.rollouts.refills)
     check_options(resolve("reward", run.reward, "reward"), run.reward_options, f"the reward {run.reward!r}")
     check_rewards(run)
     check_engine(run)

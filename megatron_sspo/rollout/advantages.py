@@ -18,6 +18,7 @@ from megatron_sspo.objective import advantages
 from megatron_sspo.processes import agree
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, rollouts_of
 
+_ROUNDING = 1e-6  # of advantages that are 0
 _LARGEST_EXAMPLE = 1024
 
 
@@ -143,17 +144,19 @@ def _takes_rollouts(function: Any) -> bool:
         return False
 
 
-def check_advantage(name: str, group_size: int, *, may_branch: bool = False) -> None:
+def check_advantage(name: str, group_size: int, *, may_branch: bool = False, refills: int = 0) -> None:
     """Calls an advantage function with a group of different rewards and one of equal rewards, and checks the results.
 
     A group is as large as the recipe's, but has no more than 1,024 responses, so that a check takes no memory.
 
     Args:
         may_branch: whether an episode may have several rollouts.
+        refills: how often groups of equal rewards are replaced.
 
     Raises:
         UserError: there is no such function, it or its `batch_step` raises or does not return one finite number per
-            reward or token, or it needs one rollout for each reward and episodes may have several.
+            reward or token, it needs one rollout for each reward and episodes may have several, or groups of equal
+            rewards are replaced although they have a gradient.
     """
     function, what = resolve_advantage(name), f"the advantage {name!r}"
     if not callable(function):
@@ -168,10 +171,24 @@ def check_advantage(name: str, group_size: int, *, may_branch: bool = False) -> 
     equal = _example_group([0.0] * size)  # as at the start of a run in which no response is right
     for groups in ([different, equal], [equal]):
         _evaluate(function, groups, what)
+    if refills:
+        balanced = _example_group([0.0] * size, balanced=True)
+        of_equal = _evaluate(function, [different, equal, balanced], what)[size:]
+        if any(value.abs().max() > _ROUNDING for value in of_equal):
+            raise UserError(
+                f"rollouts.refills is {refills}, which replaces groups of equal rewards, and {what} gives them a "
+                "gradient: set rollouts.refills to 0, or choose another advantage"
+            )
 
 
-def _example_group(rewards: Sequence[float]) -> RolloutGroup:
+def _example_group(rewards: Sequence[float], *, balanced: bool = False) -> RolloutGroup:
+    """Returns a group of these rewards; if `balanced`, they are sums of three parts that differ between responses."""
     rollouts = [_example(reward, 1 + index % 8) for index, reward in enumerate(rewards)]
+    if balanced:
+        rollouts = [
+            replace(rollout, reward_parts={"answer": reward + index, "format": -index / 2, "length": -index / 2})
+            for index, (rollout, reward) in enumerate(zip(rollouts, rewards, strict=True))
+        ]
     return RolloutGroup(prompt=Prompt(id="example", tokens=(0,), answer=""), rollouts=rollouts)
 
 

@@ -109,8 +109,9 @@ class RolloutCycles:
         found, self._metrics = self._metrics, {}
         return found
 
-    def _start(self, prompts: Sequence[Prompt], update: int) -> PendingGeneration:
-        rollouts, seed = self._run.rollouts, self._run.seed * 1_000_003 + update
+    def _start(self, prompts: Sequence[Prompt], update: int, attempt: int = 0) -> PendingGeneration:
+        # a prompt that is drawn again, because the set is small, has new responses in each attempt
+        rollouts, seed = self._run.rollouts, self._run.seed * 1_000_003 + update + attempt * 1_000_000_007
         return start_generation(
             self._engine,
             prompts,
@@ -155,10 +156,12 @@ class RolloutCycles:
                     (accepted if is_accepted(group) else rejected).append(group)
             if len(accepted) >= self._num_groups or attempt == refills:
                 break
-            cycle = self._start(self._draw(self._num_groups - len(accepted)), update)
+            cycle = self._start(self._draw(self._num_groups - len(accepted)), update, attempt + 1)
+        surplus = [group.prompt for group in accepted[self._num_groups :]]  # finished before they could be cancelled
+        self._cancelled += surplus
         self._metrics = {
             "rollout/groups_begun": float(num_started),
-            "rollout/groups_given_up": float(num_cancelled),
+            "rollout/groups_given_up": float(num_cancelled + len(surplus)),
             "rollout/groups_of_equal_rewards": float(len(rejected)),
         }
         return (accepted + rejected)[: self._num_groups]

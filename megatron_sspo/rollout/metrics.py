@@ -11,7 +11,7 @@ from megatron_sspo.types import RolloutGroup, rollouts_of
 
 
 def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
-    """Returns means over the responses, and the share of groups with equal rewards, which give no gradient.
+    """Returns means over the responses, and the share of groups with equal rewards, see `has_equal_rewards`.
 
     Means of rewards are over episodes: an episode with several branches counts once.
     """

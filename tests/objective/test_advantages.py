@@ -112,6 +112,12 @@ def double(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
+def test_rewards_that_are_nearly_equal_have_a_mean_of_zero():
+    assert group_relative(torch.tensor([0.3, 0.1 + 0.2], dtype=torch.float64)).tolist() == pytest.approx(
+        [-(0.5**0.5), 0.5**0.5]
+    )
+
+
 def test_max_rl_divides_by_the_mean():
     assert max_rl(double(1, 0, 0, 0)).tolist() == [3.0, -1.0, -1.0, -1.0]
     assert max_rl(double(0, 0)).tolist() == max_rl(double(1, 1)).tolist() == [0.0, 0.0]

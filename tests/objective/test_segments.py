@@ -73,6 +73,12 @@ def test_half_precision_is_summed_in_float32():
     assert total.item() == 4096  # bf16 cannot count past 256
 
 
+def test_many_values_in_float32_are_summed_in_float64():
+    count = 65_000
+    mean = Segments.from_lengths([count]).mean(torch.full((count,), 0.1))
+    assert mean.dtype == torch.float32 and mean.item() == pytest.approx(0.1, rel=1e-6)
+
+
 def test_booleans_are_counted():
     assert Segments.from_lengths([3]).mean(torch.tensor([True, False, False])).item() == pytest.approx(1 / 3)
 

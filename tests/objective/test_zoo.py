@@ -10,9 +10,11 @@ import torch
 from megatron_sspo.objective import (
     Correction,
     Flipped,
+    Identity,
     Preserving,
     Score,
     Segments,
+    SequenceObjective,
     Smoothed,
     Truncated,
     TrustRegion,
@@ -27,6 +29,7 @@ from megatron_sspo.objective import (
     drpo,
     dual_clip,
     erc,
+    geometric,
     gmpo,
     gmpo_wide,
     icepop,
@@ -319,3 +322,18 @@ def test_icepop_and_products():
     products = [math.prod(part.tolist()) for part in ratio.split([3, 2])]
     found = Correction("truncated", "product", cap=1.05).weights(old, rollout, segments)
     assert found.tolist() == pytest.approx([1.05] * 3 + [products[1]] * 2)
+
+
+@pytest.mark.parametrize("of_tokens", [False, True])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("log_weight", [-1.0, 0.0, 0.4, 2.0])
+@pytest.mark.parametrize("gate", [Truncated(), Score(), Smoothed(), Preserving(), Flipped()])
+def test_a_gate_of_a_sequence_has_the_gradient_that_it_names(gate, log_weight, advantage, of_tokens):
+    segments = Segments.from_lengths([2])
+    log_probs = torch.full((2,), log_weight, dtype=torch.float64, requires_grad=True)
+    given = torch.full((2 if of_tokens else 1,), advantage, dtype=torch.float64)
+    objective = SequenceObjective(Identity(), geometric, gate)
+    objective(log_probs, torch.zeros(2, dtype=torch.float64), given, segments).loss.backward()
+    value, one = torch.tensor([log_weight], dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64)
+    expected = -(gate.log_gate(value, one).exp() * gate.weight(value, one) * one / 2).item()
+    assert log_probs.grad is not None and log_probs.grad.tolist() == pytest.approx([expected] * 2)

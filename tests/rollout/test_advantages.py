@@ -177,6 +177,18 @@ def test_a_mistake_of_a_function_of_ones_own_is_found_before_the_run(function, m
         check_advantage(f"{__file__}:{function}", 4)
 
 
+@pytest.mark.parametrize("function", ["reinforce_plus_plus", "gdpo"])
+def test_groups_of_equal_rewards_that_have_a_gradient_cannot_be_replaced(function):
+    check_advantage(function, 4)
+    with pytest.raises(UserError, match=f"refills is 1, .* and the advantage '{function}' gives them a gradient"):
+        check_advantage(function, 4, refills=1)
+
+
+@pytest.mark.parametrize("function", ["group_relative", "leave_one_out", "opo", "reinforce_plus_plus_baseline"])
+def test_groups_of_equal_rewards_without_a_gradient_can_be_replaced(function):
+    check_advantage(function, 4, refills=1)
+
+
 def test_rewards_that_a_function_refuses_are_one_sentence():
     groups = collected("a")
     (group,) = [replace(g, rollouts=[replace(r, reward_parts={"answer": -1.0}) for r in g.rollouts]) for g in groups]

@@ -21,20 +21,23 @@ class Words:
 
 @dataclass
 class Servers:
-    """An engine whose responses use the weights at the time of `start`, and whose `wait` returns two groups at a time.
+    """An engine whose responses use the weights at the time of `start`, and whose `wait` returns `at_once` groups.
 
     The i-th response to prompt n is `script(n, i)` times "x". The groups of slow prompts are returned last.
     """
 
     script: object = lambda number, index: index + 1
     slow: frozenset = frozenset()
+    at_once: int = 2
     replicated: bool = False
     version: int = 0
     begun: list = field(default_factory=list)
+    seeds: list = field(default_factory=list)
     events: list = field(default_factory=list)
 
     def start(self, prompts, sampling, *, group_size, seed, environment):
         groups = []
+        self.seeds.append(seed)
         for place, prompt in enumerate(prompts):
             self.begun.append(prompt.id)
             texts = ["x" * self.script(int(prompt.id), index) for index in range(group_size)]
@@ -62,7 +65,7 @@ class Started:
     groups: list
 
     def wait(self):
-        some, self.groups = self.groups[:2], self.groups[2:]
+        some, self.groups = self.groups[: self.engine.at_once], self.groups[self.engine.at_once :]
         return some
 
     def cancel(self):
@@ -169,6 +172,22 @@ def test_the_slowest_are_cancelled_and_come_first_in_the_next_cycle():
     engine.slow = frozenset()
     assert ids(source.next(2)) == [0, 3, 6, 7]
     assert engine.begun[6:] == ["0", "3", "6", "7", "8", "9"], "6 prompts again, and none is lost"
+
+
+def test_groups_that_finish_beyond_those_that_are_needed_are_not_lost():
+    engine = Servers(at_once=100)  # as where the trainer is slower than the servers
+    source = cycles(make_run(oversampling=1.25), engine)
+    assert ids(source.next(0)) == [0, 1, 2, 3]
+    assert source.metrics()["rollout/groups_given_up"] == 1
+    assert ids(source.next(2)) == [4, 5, 6, 7] and engine.begun[5:] == ["4", "5", "6", "7", "8"]
+
+
+def test_a_prompt_that_is_drawn_again_in_a_cycle_has_another_seed():
+    engine = Servers(lambda number, index: 1)
+    source = cycles(make_run(refills=2), engine)
+    source.next(0)
+    source.next(2)
+    assert len(set(engine.seeds)) == 6
 
 
 def test_groups_are_cancelled_only_when_enough_have_reward_variance():
