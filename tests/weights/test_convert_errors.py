@@ -365,6 +365,15 @@ def test_destinations_that_are_refused(pair, tmp_path, capsys, destination):
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
 
 
+@pytest.mark.parametrize("name", ["out", "out.partial"])
+def test_a_destination_that_is_a_mount_point(pair, tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / name)
+    with pytest.raises(UserError, match=rf"{tmp_path / name} is a mount point, .*; write into a folder inside it"):
+        convert(pair[0], tmp_path / "out")
+    assert not list(tmp_path.glob("out*/*")), "something was written"
+
+
 def test_a_source_that_is_changed_meanwhile(pair, tmp_path, monkeypatch):
     run = TensorCopier.run
 

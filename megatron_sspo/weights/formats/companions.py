@@ -82,5 +82,5 @@ def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.
         # Transformers 5 writes `dtype`, earlier versions `torch_dtype`; both read the latter.
         fields = [field for field in ("dtype", "torch_dtype") if field in config] or ["torch_dtype"]
         config.update(dict.fromkeys(fields, str(*dtypes).removeprefix("torch.")))
-    # in ASCII: config.json may have a path that is not UTF-8, whose bytes are lone surrogates, which UTF-8 cannot encode
+    # in ASCII, because a path that is not UTF-8 has lone surrogates, which UTF-8 cannot encode
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
