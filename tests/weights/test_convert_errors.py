@@ -299,6 +299,31 @@ def test_a_checkpoint_that_differs_from_its_manifest(pair, tmp_path, damage, mes
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.parametrize("vocab_size", [1, 32, 50, 96, 98])
+def test_rows_that_are_no_padding(pair, tmp_path, vocab_size):
+    (pair[1] / "manifest.json").unlink()  # as in a checkpoint of a trainer
+    edit_json(pair[1] / "config.json", lambda config: config.update(vocab_size=vocab_size))
+    with pytest.raises(UserError, match=rf"embeddings.weight \[97, 16\] instead of \[{vocab_size}, 16\].*; check that"):
+        convert(pair[1], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_padding_that_is_left_out_is_said(pair, tmp_path, capsys):
+    edit_json(pair[0] / "config.json", lambda config: config.update(vocab_size=100))
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        file = pair[0] / HFFolder(pair[0]).index[name]
+        change(file, **{name: torch.cat([load_file(file)[name], torch.zeros(3, 16)])})
+    convert(pair[0], tmp_path / "padded")
+    (tmp_path / "padded" / "manifest.json").unlink()
+    edit_json(tmp_path / "padded" / "config.json", lambda config: config.update(vocab_size=97))
+    capsys.readouterr()
+    convert(tmp_path / "padded", tmp_path / "out")
+    assert "the last 3 of 100 rows of the vocabulary are left out" in capsys.readouterr().err
+    assert verify(tmp_path / "padded", pair[1]).differences == []
+    assert "the last 3 of 100 rows" in capsys.readouterr().err
+    assert open_folder(tmp_path / "out").shapes()["model.embed_tokens.weight"] == (97, 16)
+
+
 def test_two_pieces_in_one_record(pair, tmp_path):
     (pair[1] / "manifest.json").unlink()
     index = pickle.loads((pair[1] / ".metadata").read_bytes())

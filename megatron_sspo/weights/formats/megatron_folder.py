@@ -21,6 +21,13 @@ from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatch
 
 # The keys of a checkpoint that are not of the model. The optimizer keys are Megatron-Core's.
 _NON_MODEL_KEY = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
+# A vocabulary is padded to a multiple of the tensor-parallel size (in Megatron-LM times 128), or of a power of two.
+_MAX_TENSOR_PARALLEL, _DIVISIBLE_BY = 64, 128
+_PADDED_TO = {
+    *range(1, _MAX_TENSOR_PARALLEL + 1),
+    *(_DIVISIBLE_BY * size for size in range(1, _MAX_TENSOR_PARALLEL + 1)),
+    *(1 << power for power in range((_MAX_TENSOR_PARALLEL * _DIVISIBLE_BY).bit_length())),
+}
 
 
 class MegatronFolder(ModelFolder):
@@ -73,6 +80,11 @@ class MegatronFolder(ModelFolder):
             for name, shape, parts in zip(row.hf, row.hf_shapes, _split(row, whole), strict=True):
                 found[name] = StoredTensor(name, shape, tensor.dtype, tuple(parts))
         return found
+
+    @property
+    def num_padding_rows(self) -> int:
+        vocabularies = [row for row in self._rows if isinstance(row.sharding, PaddedVocab)]
+        return max(self._tensors[self._locations[row.name].key].shape[0] - row.shape(1)[0] for row in vocabularies)
 
     def _used_tensors(self) -> Iterator[tuple[str, int, GlobalTensor]]:
         for location in {location.key: location for location in self._locations.values()}.values():
@@ -131,9 +143,14 @@ class MegatronFolder(ModelFolder):
 
 def _fits(row: ParameterMap, leading: tuple[int, ...], shape: tuple[int, ...], *, may_be_padded: bool) -> bool:
     expected = (*leading, *row.shape(1))
-    if may_be_padded and isinstance(row.sharding, PaddedVocab):
-        return len(shape) == len(expected) and shape[1:] == expected[1:] and shape[0] >= expected[0]
+    if may_be_padded and isinstance(row.sharding, PaddedVocab) and len(shape) == len(expected):
+        return shape[1:] == expected[1:] and _may_be_padded(expected[0], shape[0])
     return shape == expected
+
+
+def _may_be_padded(vocab_size: int, num_rows: int) -> bool:
+    """Returns whether a vocabulary may have this number of rows with its padding."""
+    return any(num_rows == -(-vocab_size // multiple) * multiple for multiple in _PADDED_TO)
 
 
 def _count_bounds(tensors: Mapping[str, GlobalTensor]) -> tuple[int, int]:
