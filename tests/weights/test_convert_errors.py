@@ -174,6 +174,11 @@ def another_format(folder):
     return "is a checkpoint of the format 'zarr', which is not supported"
 
 
+def no_backend(folder):
+    (folder / "metadata.json").write_text("{}")
+    return rf"{folder / 'metadata.json'} has no sharded_backend: it is damaged, get the checkpoint again"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -186,6 +191,7 @@ def another_format(folder):
         index_with_code,
         unfinished,
         another_format,
+        no_backend,
     ],
 )
 def test_damaged_megatron_checkpoints(pair, tmp_path, damage):
@@ -332,6 +338,27 @@ def test_two_pieces_in_one_record(pair, tmp_path):
     (pair[1] / ".metadata").write_bytes(pickle.dumps(index))
     with pytest.raises(UserError, match=r"places decoder.layers.mlp.router.weight .* in one record of __0_0.distcp"):
         convert(pair[1], tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", ["{}", '["a"]', "no JSON", '{"dataset": "of another program"}'])
+def test_another_programs_metadata_beside_safetensors(pair, tmp_path, content):
+    (pair[0] / "metadata.json").write_text(content)
+    convert(pair[0], tmp_path / "out", to="megatron")
+    assert verify(pair[0], pair[1]).differences == []
+
+
+def test_what_is_left_of_a_checkpoint_beside_safetensors(pair):
+    (pair[0] / "trainer").mkdir()
+    (pair[0] / "trainer" / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+    (pair[0] / "latest_checkpointed_iteration.txt").write_text("100")
+    assert verify(pair[0], pair[1]).differences == []
+
+
+def test_a_checkpoint_without_its_index_beside_safetensors(pair, tmp_path):
+    (pair[1] / ".metadata").unlink()
+    shutil.copy(pair[1] / "metadata.json", pair[0])
+    with pytest.raises(UserError, match=r"has no .metadata: it is not a torch_dist checkpoint, or was not finished"):
+        convert(pair[0], tmp_path / "out")
 
 
 def megatron_lm_folder(megatron, folder, *, content, name):
