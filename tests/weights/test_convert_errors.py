@@ -2,15 +2,18 @@
 
 import os
 import pickle
+import random
 import shutil
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
@@ -19,9 +22,10 @@ from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.copy import TensorCopier
 from megatron_sspo.weights.conversion.verify import verify
-from megatron_sspo.weights.formats import torch_dist
+from megatron_sspo.weights.formats import megatron_folder, torch_dist
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.formats.stored import StoredPart
 from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.weights.folders import change, edit_json
 
@@ -303,6 +307,86 @@ def test_a_checkpoint_that_differs_from_its_manifest(pair, tmp_path, damage, mes
     with pytest.raises(UserError, match=message):
         convert(pair[1], tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
+
+
+def cut_into_columns(folder, key, place):
+    """Lets an index have a piece for each value of a matrix. `place(number)`: its offset and length in the file."""
+    index = pickle.loads((folder / ".metadata").read_bytes())
+    entry = index.state_dict_metadata[key]
+    entry.chunks = [
+        ChunkStorageMetadata(torch.Size([row, column]), torch.Size([1, 1]))
+        for row in range(entry.size[0])
+        for column in range(entry.size[1])
+    ]
+    info = next(info for known, info in index.storage_data.items() if known.fqn == key)
+    for number, chunk in enumerate(entry.chunks):
+        offset, length = place(number)
+        index.storage_data[MetadataIndex(key, chunk.offsets)] = type(info)(info.relative_path, offset, length)
+    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    (folder / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (
+            lambda number: (number, 1),
+            r"places 4 bytes of output_layer.weight at \[0, 0\] in a record of 1 bytes; it is",
+        ),
+        (
+            lambda number: (number, 200),
+            "and embedding.word_embeddings.weight in records of __0_0.distcp that overlap; it is damaged",
+        ),
+        (lambda number: (0, 200), "places output_layer.weight twice in one record of __0_0.distcp; it is damaged"),
+    ],
+    ids=["too short", "overlapping", "one"],
+)
+def test_pieces_without_bytes_of_their_own(pair, tmp_path, place, message):
+    """An index of some kilobytes would otherwise cost any amount of memory and time."""
+    cut_into_columns(pair[1], "output_layer.weight", place)
+    with pytest.raises(UserError, match=message):
+        convert(pair[1], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+def part(row, num_rows, column, width):
+    return StoredPart(Path("a"), 0, row, num_rows, column, width)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_that_overlap(seed):
+    """Cuts a matrix into rectangles at random; then makes one larger, which overlaps unless it reaches the edge."""
+    numbers = random.Random(seed)
+    parts = []
+
+    def cut(row, num_rows, column, width, depth):
+        if depth == 0 or num_rows * width < 6:
+            parts.append(part(row, num_rows, column, width))
+        elif numbers.random() < 0.5 and num_rows > 1:
+            at = numbers.randrange(1, num_rows)
+            cut(row, at, column, width, depth - 1)
+            cut(row + at, num_rows - at, column, width, depth - 1)
+        elif width > 1:
+            at = numbers.randrange(1, width)
+            cut(row, num_rows, column, at, depth - 1)
+            cut(row, num_rows, column + at, width - at, depth - 1)
+        else:
+            parts.append(part(row, num_rows, column, width))
+
+    cut(0, 40, 0, 50, 6)
+    numbers.shuffle(parts)
+    assert not megatron_folder._overlap(parts)
+    for number, one in enumerate(parts):
+        for rows, columns in ((1, 0), (0, 1)):
+            larger = part(one.row, one.num_rows + rows, one.column, one.width + columns)
+            at_edge = one.row + one.num_rows == 40 if rows else one.column + one.width == 50
+            assert megatron_folder._overlap([*parts[:number], larger, *parts[number + 1 :]]) is not at_edge
+
+
+def test_many_parts_in_one_row_take_no_time():
+    start = time.process_time()
+    assert not megatron_folder._overlap([part(0, 1, column, 1) for column in range(30_000)])
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("vocab_size", [1, 32, 50, 96, 98])

@@ -1,6 +1,7 @@
 """A Megatron `torch_dist` checkpoint as a model folder: its parameters under Hugging Face names, without a model."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, product
@@ -162,13 +163,24 @@ def _count_bounds(tensors: Mapping[str, GlobalTensor]) -> tuple[int, int]:
 
 def _overlap(parts: Sequence[StoredPart]) -> bool:
     """Returns whether two of the parts have bytes in common."""
-    parts = sorted(parts, key=lambda part: part.row)
-    for number, part in enumerate(parts):
-        for other in parts[number + 1 :]:
-            if other.row >= part.row + part.num_rows:
-                break
-            if part.column < other.column + other.width and other.column < part.column + part.width:
-                return True
+    starts = sorted((part.row, part.column, part.column + part.width, part.row + part.num_rows) for part in parts)
+    ends = sorted((end, column) for _, column, _, end in starts)
+    # the ranges of bytes of the parts in one row, from left to right
+    open_columns: list[int] = []
+    open_ends: list[int] = []
+    number_of_ends = 0
+    for row, column, column_end, _ in starts:
+        while ends[number_of_ends][0] <= row:
+            place = bisect_left(open_columns, ends[number_of_ends][1])
+            del open_columns[place], open_ends[place]
+            number_of_ends += 1
+        place = bisect_left(open_columns, column)
+        if place and open_ends[place - 1] > column:
+            return True
+        if place < len(open_columns) and open_columns[place] < column_end:
+            return True
+        open_columns.insert(place, column)
+        open_ends.insert(place, column_end)
     return False
 
 
@@ -178,6 +190,8 @@ def _pieces_by_index(
     """Returns index into the first `depth` dimensions -> the stored parts of that slice."""
     found: dict[tuple[int, ...], list[StoredPart]] = {}
     for piece in tensor.pieces:
+        if 0 in piece.sizes:
+            continue
         record = Record(piece.offset, piece.length, checksums.get((key, piece.offsets)))
         sizes, offsets = list(piece.sizes)[depth:], piece.offsets[depth:]
         num_rows = sizes.pop(0)
