@@ -331,13 +331,16 @@ def cut_into_columns(folder, key, place):
     [
         (
             lambda number: (number, 1),
-            r"places 4 bytes of output_layer.weight at \[0, 0\] in a record of 1 bytes; it is",
+            r"4 bytes, output_layer.weight \[0, 0\], in a record of 1 bytes in __0_0.distcp; it",
         ),
         (
             lambda number: (number, 200),
-            "and embedding.word_embeddings.weight in records of __0_0.distcp that overlap; it is damaged",
+            "output_layer.weight .* in one record of __0_0.distcp, or in two that overlap; it",
         ),
-        (lambda number: (0, 200), "places output_layer.weight twice in one record of __0_0.distcp; it is damaged"),
+        (
+            lambda number: (0, 200),
+            "places output_layer.weight .* in one record of __0_0.distcp, or in two that overlap",
+        ),
     ],
     ids=["too short", "overlapping", "one"],
 )

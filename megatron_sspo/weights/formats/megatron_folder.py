@@ -1,10 +1,11 @@
 """A Megatron `torch_dist` checkpoint as a model folder: its parameters under Hugging Face names, without a model."""
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatch
 
 # The keys of a checkpoint that are not of the model. The optimizer keys are Megatron-Core's.
 _NON_MODEL_KEY = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
+_ZIP_BYTES = 98  # of a zip archive of one file besides its name and content; a record is such an archive
 # A vocabulary is padded to a multiple of the tensor-parallel size (in Megatron-LM times 128), or of a power of two.
 _MAX_TENSOR_PARALLEL, _DIVISIBLE_BY = 64, 128
 _PADDED_TO = {
@@ -130,16 +132,25 @@ class MegatronFolder(ModelFolder):
         return found
 
     def _check_records(self, keys: Iterable[str]) -> None:
-        """Checks that no two pieces are in one record."""
-        holders: dict[tuple[str, int], str] = {}
+        """Checks that each piece has bytes of its own, so that the size of the files bounds the number of pieces."""
+        damaged = "it is damaged, get the checkpoint again"
+        records: list[tuple[str, int, int, str]] = []  # file, offset, end, what is there
         for key in sorted(keys):
-            for piece in self._tensors[key].pieces:
-                if other := holders.get((piece.file, piece.offset)):
+            tensor = self._tensors[key]
+            for piece in tensor.pieces:
+                what = f"{key} {list(piece.offsets)}"
+                num_bytes = math.prod(piece.sizes) * tensor.dtype.itemsize
+                if piece.length < num_bytes + _ZIP_BYTES:
                     raise UserError(
-                        f"{self.path} places {other} and {key} in one record of {piece.file}; it is damaged, get the "
-                        "checkpoint again"
+                        f"{self.path} places {num_bytes:,} bytes, {what}, in a record of {piece.length:,} bytes in "
+                        f"{piece.file}; {damaged}"
                     )
-                holders[piece.file, piece.offset] = f"{key} {list(piece.offsets)}"
+                records.append((piece.file, piece.offset, piece.offset + piece.length, what))
+        for (file, _, end, what), (next_file, start, _, other) in pairwise(sorted(records)):
+            if file == next_file and start < end:
+                raise UserError(
+                    f"{self.path} places {what} and {other} in one record of {file}, or in two that overlap; {damaged}"
+                )
 
 
 def _fits(row: ParameterMap, leading: tuple[int, ...], shape: tuple[int, ...], *, may_be_padded: bool) -> bool:

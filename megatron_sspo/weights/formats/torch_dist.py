@@ -6,13 +6,11 @@ piece a `torch.save` record in a `.distcp` file.
 
 import io
 import json
-import math
 import pickle
 import pickletools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,6 @@ _INDEX = ".metadata"
 _CONFIG = "metadata.json"
 _COMMON = "common.pt"
 _MAX_INDEX_BYTES = 4 * 1024**3  # bytes
-_ZIP_BYTES = 98  # of a zip archive of one file besides its name and content; a record is such an archive
 _BYTES_PER_SECOND = 1e6  # of an index that a slow machine reads
 _NONE_FILE = "nothing.distcp"  # a file of one record, an object that is None
 _MEMO_CODES = ("PUT", "BINPUT", "LONG_BINPUT")  # pickle's codes that put a value at a place of the memo
@@ -160,11 +157,6 @@ def _sizes(values: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _check_files(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
-    """Checks that each piece has bytes of its own in a file that exists, so that the files bound the number of pieces.
-
-    Two tensors may have a record in common: the converter lists one tensor under two names.
-    """
-    _check_records(path, tensors)
     ends: dict[str, tuple[int, str]] = {}  # file -> (end of its last record, key of that record)
     for key, tensor in tensors.items():
         for piece in tensor.pieces:
@@ -177,28 +169,6 @@ def _check_files(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
             raise UserError(
                 f"{file} is truncated: it has {file.stat().st_size:,} bytes, and {key} ends at {end:,}; "
                 "get the checkpoint again"
-            )
-
-
-def _check_records(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
-    damaged = "it is damaged, get the checkpoint again"
-    records: dict[tuple[str, int, int], str] = {}  # (file, offset, length) -> the last key that it holds
-    for key, tensor in tensors.items():
-        for piece in tensor.pieces:
-            num_bytes = math.prod(piece.sizes) * tensor.dtype.itemsize
-            if piece.length < num_bytes + _ZIP_BYTES:
-                raise UserError(
-                    f"{path} places {num_bytes:,} bytes of {key} at {list(piece.offsets)} in a record of "
-                    f"{piece.length:,} bytes; {damaged}"
-                )
-            record = (piece.file, piece.offset, piece.length)
-            if records.get(record) == key:
-                raise UserError(f"{path} places {key} twice in one record of {piece.file}; {damaged}")
-            records[record] = key
-    for first, second in pairwise(sorted(records)):
-        if first[0] == second[0] and first[1] + first[2] > second[1]:
-            raise UserError(
-                f"{path} places {records[first]} and {records[second]} in records of {first[0]} that overlap; {damaged}"
             )
 
 
