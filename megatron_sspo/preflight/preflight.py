@@ -25,7 +25,7 @@ from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.rollout.servers.process import find_python
-from megatron_sspo.rollout.stopping import end_tokens
+from megatron_sspo.rollout.stopping import named_end_tokens
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import metrics_files, trackers
 from megatron_sspo.run_folder.lock import LOCK
@@ -99,7 +99,7 @@ def _check_plugins(run: Run) -> None:
 def _check_model(run: Run, config: Mapping[str, Any], tokenizer: Any) -> None:
     """Checks the files of the model's folder, and that its chat template fits the environment."""
     model_path = Path(run.model.path)
-    end_tokens(model_path, read_config(model_path), tokenizer)
+    _check_special_tokens(model_path, size(config, "vocab_size"), tokenizer)
     check_environment(run.rollouts, tokenizer)
     if run.model.init == "random":
         load_family(config, model_path)
@@ -107,6 +107,24 @@ def _check_model(run: Run, config: Mapping[str, Any], tokenizer: Any) -> None:
     with open_folder(model_path) as folder:
         family = load_family(folder.config, folder.config_folder)
         folder.check(family.rows(folder.config, size(folder.config, "vocab_size")))
+
+
+def _check_special_tokens(model_path: Path, vocab_size: int, tokenizer: Any) -> None:
+    """Checks that end tokens and the padding token are tokens of the model."""
+    config = read_config(model_path)
+    named = {
+        (place, "eos_token_id", token)
+        for place, tokens in named_end_tokens(model_path, config, tokenizer).items()
+        for token in tokens
+    }
+    if (padding := getattr(config, "pad_token_id", None)) is not None:
+        named.add(("config.json", "pad_token_id", padding))
+    for place, field, token in sorted(named):
+        if not -vocab_size <= token < vocab_size:  # Transformers counts a negative one from the end
+            raise UserError(
+                f"{place} in {model_path} has {field} {token}, and the model's vocabulary has {vocab_size} tokens "
+                "(vocab_size of config.json): name one of them, as in the files that belong to the model"
+            )
 
 
 def _check_data(run: Run, config: Mapping[str, Any], tokenizer: Any, checkpoint: Resumable | None) -> None:

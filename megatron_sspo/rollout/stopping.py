@@ -17,12 +17,19 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
     Raises:
         UserError: a file names something other than tokens, or Transformers cannot read it.
     """
+    return frozenset().union(*named_end_tokens(model_path, config, tokenizer).values())
+
+
+def named_end_tokens(
+    model_path: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, list[int]]:
+    """Returns place -> the end tokens that it names, see `end_tokens`."""
     named = {"config.json": getattr(config, "eos_token_id", None), "the tokenizer": tokenizer.eos_token_id}
     name = "generation_config.json"
     if (model_path / name).exists():
         with transformers_errors_as_user_errors(model_path / name):
             named[name] = GenerationConfig.from_pretrained(model_path, local_files_only=True).eos_token_id
-    tokens: set[int] = set()
+    tokens: dict[str, list[int]] = {}
     for place, one_or_more in named.items():
         found = one_or_more if isinstance(one_or_more, list) else [one_or_more] if one_or_more is not None else []
         if not all(type(token) is int and token >= 0 for token in found):
@@ -30,8 +37,8 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
                 f"{place} in {model_path} has eos_token_id {short_repr(one_or_more)}; it must be a token's number or a "
                 "list of them"
             )
-        tokens.update(found)
-    return frozenset(tokens)
+        tokens[place] = found
+    return tokens
 
 
 class StopStrings:

@@ -82,7 +82,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
     }
     with os_errors_as_user_errors(folder):
         (folder / LOGS).mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(folder / FILE, json.dumps(content, indent=1) + "\n")
 
 
 def load_existing_or_new(folder: Path, new: Sweep) -> Sweep:

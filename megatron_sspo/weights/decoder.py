@@ -24,6 +24,9 @@ _PLAIN: Allowed = {
     "partial_rotary_factor": (1, None),
     "per_layer_config": (None, {}),
     "return_dict": (True,),
+    "attribute_map": ({},),  # Transformers reads other fields in place of those that it names
+    # and the fields of such an object in place of all
+    **dict.fromkeys(("text_config", "decoder", "text_encoder", "generator"), (None,)),
 }
 _PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
 _ROPE_THETA, _EPSILON = 10_000.0, 1e-6  # Transformers' defaults in most families

@@ -21,6 +21,7 @@ from megatron_sspo.recipe import load_recipe
 from megatron_sspo.rollout.servers.server_program import KEY
 from megatron_sspo.run import Rollouts
 from tests.policy.launcher import launch
+from tests.weights.folders import edit_json
 from tests.weights.test_families import QWEN3_30B_A3B
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,25 @@ def test_a_disk_without_space_for_a_checkpoint(tmp_path) -> None:
     resources.check_disk(run, resources.read_model_config(run), tmp_path / "run")
     with pytest.raises(UserError, match=rf"{tmp_path} has .* GB free, and a checkpoint and .*: make room, or choose"):
         resources.check_disk(run, {**QWEN3_30B_A3B, "vocab_size": 10**12}, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "token"),
+    [
+        ("config.json", "pad_token_id", 55, 55),
+        ("config.json", "pad_token_id", -56, -56),
+        ("config.json", "eos_token_id", 55, 55),
+        ("generation_config.json", "eos_token_id", [1, 151645], 151645),
+    ],
+)
+def test_a_special_token_that_the_model_lacks(tmp_path, name, field, value, token) -> None:
+    model = shutil.copytree(ROOT / "examples" / "tiny_moe", tmp_path / "model")
+    (model / "generation_config.json").write_text("{}")
+    changes = [f"model.path={model}", f"output={tmp_path}"]
+    preflight(load_recipe(RECIPE, changes), resume=None)
+    edit_json(model / name, lambda content: content.update({field: value}))
+    with pytest.raises(UserError, match=rf"{name} in {model} has {field} {token}, and .* has 55 tokens .*: name one"):
+        preflight(load_recipe(RECIPE, changes), resume=None)
 
 
 def test_a_port_that_is_taken(monkeypatch) -> None:

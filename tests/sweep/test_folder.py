@@ -29,6 +29,12 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", FILE]
 
 
+def test_a_recipe_whose_path_is_not_utf8(tmp_path) -> None:
+    sweep = replace(make_sweep(tmp_path, "objective=[sspo()]"), recipe="caf\udce9.py")
+    write_sweep(tmp_path, sweep)
+    assert read_sweep(tmp_path) == sweep
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "{", "[]", "{}", '{"recipe": 1}', None],

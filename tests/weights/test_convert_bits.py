@@ -14,7 +14,7 @@ from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.torch_dist import read_index
-from tests.weights.folders import assert_same_bits, tensors
+from tests.weights.folders import assert_same_bits, edit_json, tensors
 from tests.weights.tiny_checkpoints import KINDS, build
 
 _FUSED = "model.layers.0.mlp.experts.gate_up_proj"
@@ -172,6 +172,22 @@ def test_tokenizer_and_chat_template_are_copied(checkpoint, tmp_path):
     convert(tmp_path / "megatron", tmp_path / "back")
     for name in names:
         assert (tmp_path / "back" / name).read_text() == f'{{"of": "{name}"}}'
+
+
+def test_a_configuration_with_a_path_that_is_not_utf8(checkpoint, tmp_path):
+    """Python reads such a path with lone surrogates, which JSON can write and UTF-8 cannot."""
+    shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    edit_json(tmp_path / "hf" / "config.json", lambda config: config.update(_name_or_path="caf\udce9", note="café"))
+    convert(tmp_path / "hf", tmp_path / "megatron")
+    convert(tmp_path / "megatron", tmp_path / "back")
+    assert HFFolder(tmp_path / "back").config == HFFolder(tmp_path / "hf").config
+
+
+def test_a_license_in_another_encoding_is_copied(checkpoint, tmp_path):
+    shutil.copytree(checkpoint("llama"), tmp_path / "hf")
+    (tmp_path / "hf" / "LICENSE.txt").write_bytes(b"\xa9 somebody")
+    convert(tmp_path / "hf", tmp_path / "megatron")
+    assert (tmp_path / "megatron" / "LICENSE.txt").read_bytes() == b"\xa9 somebody"
 
 
 def test_config_from_another_folder(pair, tmp_path):

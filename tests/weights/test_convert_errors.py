@@ -2,15 +2,18 @@
 
 import os
 import pickle
+import random
 import shutil
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
@@ -19,9 +22,10 @@ from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.copy import TensorCopier
 from megatron_sspo.weights.conversion.verify import verify
-from megatron_sspo.weights.formats import torch_dist
+from megatron_sspo.weights.formats import megatron_folder, torch_dist
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.formats.stored import StoredPart
 from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.weights.folders import change, edit_json
 
@@ -174,6 +178,11 @@ def another_format(folder):
     return "is a checkpoint of the format 'zarr', which is not supported"
 
 
+def no_backend(folder):
+    (folder / "metadata.json").write_text("{}")
+    return rf"{folder / 'metadata.json'} has no sharded_backend: it is damaged, get the checkpoint again"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -186,6 +195,7 @@ def another_format(folder):
         index_with_code,
         unfinished,
         another_format,
+        no_backend,
     ],
 )
 def test_damaged_megatron_checkpoints(pair, tmp_path, damage):
@@ -299,6 +309,114 @@ def test_a_checkpoint_that_differs_from_its_manifest(pair, tmp_path, damage, mes
     assert not list(tmp_path.glob("out*"))
 
 
+def cut_into_columns(folder, key, place):
+    """Lets an index have a piece for each value of a matrix. `place(number)`: its offset and length in the file."""
+    index = pickle.loads((folder / ".metadata").read_bytes())
+    entry = index.state_dict_metadata[key]
+    entry.chunks = [
+        ChunkStorageMetadata(torch.Size([row, column]), torch.Size([1, 1]))
+        for row in range(entry.size[0])
+        for column in range(entry.size[1])
+    ]
+    info = next(info for known, info in index.storage_data.items() if known.fqn == key)
+    for number, chunk in enumerate(entry.chunks):
+        offset, length = place(number)
+        index.storage_data[MetadataIndex(key, chunk.offsets)] = type(info)(info.relative_path, offset, length)
+    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    (folder / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (
+            lambda number: (number, 1),
+            r"4 bytes, output_layer.weight \[0, 0\], in a record of 1 bytes in __0_0.distcp; it",
+        ),
+        (
+            lambda number: (number, 200),
+            "output_layer.weight .* in one record of __0_0.distcp, or in two that overlap; it",
+        ),
+        (
+            lambda number: (0, 200),
+            "places output_layer.weight .* in one record of __0_0.distcp, or in two that overlap",
+        ),
+    ],
+    ids=["too short", "overlapping", "one"],
+)
+def test_pieces_without_bytes_of_their_own(pair, tmp_path, place, message):
+    """An index of some kilobytes would otherwise cost any amount of memory and time."""
+    cut_into_columns(pair[1], "output_layer.weight", place)
+    with pytest.raises(UserError, match=message):
+        convert(pair[1], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+def part(row, num_rows, column, width):
+    return StoredPart(Path("a"), 0, row, num_rows, column, width)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_that_overlap(seed):
+    """Cuts a matrix into rectangles at random; then makes one larger, which overlaps unless it reaches the edge."""
+    numbers = random.Random(seed)
+    parts = []
+
+    def cut(row, num_rows, column, width, depth):
+        if depth == 0 or num_rows * width < 6:
+            parts.append(part(row, num_rows, column, width))
+        elif numbers.random() < 0.5 and num_rows > 1:
+            at = numbers.randrange(1, num_rows)
+            cut(row, at, column, width, depth - 1)
+            cut(row + at, num_rows - at, column, width, depth - 1)
+        elif width > 1:
+            at = numbers.randrange(1, width)
+            cut(row, num_rows, column, at, depth - 1)
+            cut(row, num_rows, column + at, width - at, depth - 1)
+        else:
+            parts.append(part(row, num_rows, column, width))
+
+    cut(0, 40, 0, 50, 6)
+    numbers.shuffle(parts)
+    assert not megatron_folder._overlap(parts)
+    for number, one in enumerate(parts):
+        for rows, columns in ((1, 0), (0, 1)):
+            larger = part(one.row, one.num_rows + rows, one.column, one.width + columns)
+            at_edge = one.row + one.num_rows == 40 if rows else one.column + one.width == 50
+            assert megatron_folder._overlap([*parts[:number], larger, *parts[number + 1 :]]) is not at_edge
+
+
+def test_many_parts_in_one_row_take_no_time():
+    start = time.process_time()
+    assert not megatron_folder._overlap([part(0, 1, column, 1) for column in range(30_000)])
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("vocab_size", [1, 32, 50, 96, 98])
+def test_rows_that_are_no_padding(pair, tmp_path, vocab_size):
+    (pair[1] / "manifest.json").unlink()  # as in a checkpoint of a trainer
+    edit_json(pair[1] / "config.json", lambda config: config.update(vocab_size=vocab_size))
+    with pytest.raises(UserError, match=rf"embeddings.weight \[97, 16\] instead of \[{vocab_size}, 16\].*; check that"):
+        convert(pair[1], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_padding_that_is_left_out_is_said(pair, tmp_path, capsys):
+    edit_json(pair[0] / "config.json", lambda config: config.update(vocab_size=100))
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        file = pair[0] / HFFolder(pair[0]).index[name]
+        change(file, **{name: torch.cat([load_file(file)[name], torch.zeros(3, 16)])})
+    convert(pair[0], tmp_path / "padded")
+    (tmp_path / "padded" / "manifest.json").unlink()
+    edit_json(tmp_path / "padded" / "config.json", lambda config: config.update(vocab_size=97))
+    capsys.readouterr()
+    convert(tmp_path / "padded", tmp_path / "out")
+    assert "the last 3 of 100 rows of the vocabulary are left out" in capsys.readouterr().err
+    assert verify(tmp_path / "padded", pair[1]).differences == []
+    assert "the last 3 of 100 rows" in capsys.readouterr().err
+    assert open_folder(tmp_path / "out").shapes()["model.embed_tokens.weight"] == (97, 16)
+
+
 def test_two_pieces_in_one_record(pair, tmp_path):
     (pair[1] / "manifest.json").unlink()
     index = pickle.loads((pair[1] / ".metadata").read_bytes())
@@ -307,6 +425,27 @@ def test_two_pieces_in_one_record(pair, tmp_path):
     (pair[1] / ".metadata").write_bytes(pickle.dumps(index))
     with pytest.raises(UserError, match=r"places decoder.layers.mlp.router.weight .* in one record of __0_0.distcp"):
         convert(pair[1], tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", ["{}", '["a"]', "no JSON", '{"dataset": "of another program"}'])
+def test_another_programs_metadata_beside_safetensors(pair, tmp_path, content):
+    (pair[0] / "metadata.json").write_text(content)
+    convert(pair[0], tmp_path / "out", to="megatron")
+    assert verify(pair[0], pair[1]).differences == []
+
+
+def test_what_is_left_of_a_checkpoint_beside_safetensors(pair):
+    (pair[0] / "trainer").mkdir()
+    (pair[0] / "trainer" / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+    (pair[0] / "latest_checkpointed_iteration.txt").write_text("100")
+    assert verify(pair[0], pair[1]).differences == []
+
+
+def test_a_checkpoint_without_its_index_beside_safetensors(pair, tmp_path):
+    (pair[1] / ".metadata").unlink()
+    shutil.copy(pair[1] / "metadata.json", pair[0])
+    with pytest.raises(UserError, match=r"has no .metadata: it is not a torch_dist checkpoint, or was not finished"):
+        convert(pair[0], tmp_path / "out")
 
 
 def megatron_lm_folder(megatron, folder, *, content, name):
@@ -363,6 +502,15 @@ def test_destinations_that_are_refused(pair, tmp_path, capsys, destination):
     said = capsys.readouterr().err
     assert "exists and is not an empty folder" in said and said.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
+
+
+@pytest.mark.parametrize("name", ["out", "out.partial"])
+def test_a_destination_that_is_a_mount_point(pair, tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / name)
+    with pytest.raises(UserError, match=rf"{tmp_path / name} is a mount point, .*; write into a folder inside it"):
+        convert(pair[0], tmp_path / "out")
+    assert not list(tmp_path.glob("out*/*")), "something was written"
 
 
 def test_a_source_that_is_changed_meanwhile(pair, tmp_path, monkeypatch):

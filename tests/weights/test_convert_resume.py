@@ -15,10 +15,12 @@ import torch
 from isal.isal_zlib import crc32
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion import copy as copy_module
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.plan import make_plan
 from megatron_sspo.weights.conversion.verify import verify
+from megatron_sspo.weights.formats import destination as destination_module
 from megatron_sspo.weights.formats.open_folder import open_folder
 
 
@@ -78,6 +80,52 @@ def test_a_file_system_without_locks(pair, tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
     convert(pair[0], tmp_path / "out")
     assert verify(pair[0], tmp_path / "out").differences == []
+
+
+def test_a_stop_at_any_step_of_the_end(pair, tmp_path, monkeypatch):
+    """The same command finishes what was stopped between two steps after the copy, and copies nothing again."""
+    calls, stop_before = 0, 0
+
+    def counted(step):
+        def step_or_stop(*arguments, **options):
+            nonlocal calls
+            if calls == stop_before:
+                raise KeyboardInterrupt
+            calls += 1
+            return step(*arguments, **options)
+
+        return step_or_stop
+
+    published = []
+    while True:
+        out = tmp_path / f"out{stop_before}"
+        calls = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(destination_module, "flush_to_disk", counted(destination_module.flush_to_disk))
+            for name in ("rename", "unlink"):
+                patched.setattr(Path, name, counted(getattr(Path, name)))
+            try:
+                convert(pair[0], out, num_threads=1)
+                break
+            except KeyboardInterrupt:
+                pass
+        published.append(out.exists())
+        summary = convert(pair[0], out)
+        assert summary.bytes_copied == 0 or stop_before == 0  # the first of these steps is that of a new journal
+        assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in pair[1].iterdir())
+        assert not out.with_name(f"{out.name}.partial").exists()
+        assert verify(pair[0], out).differences == []
+        stop_before += 1
+    assert published.count(True) == 3 and not published[0]
+
+
+def test_the_notes_of_another_conversion_in_a_finished_folder(pair, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(convert_module, "_remove_notes", stop_after(0))
+        convert(pair[0], tmp_path / "out")
+    assert verify(pair[0], tmp_path / "out").differences == []
+    with pytest.raises(UserError, match="out exists and is not an empty folder"):
+        convert(pair[0], tmp_path / "out", dtype=torch.bfloat16)
 
 
 def notes(partial):

@@ -283,6 +283,12 @@ def test_head_dim_and_groups_may_be_absent():
         ("attention_chunk_size", 8),  # and its key-value cache then forgets tokens
         ("per_layer_config", {"1": {"rms_norm_eps": 0.1}}),
         ("return_dict", False),  # and its models then raise an error
+        ("attribute_map", {"rms_norm_eps": "initializer_range"}),  # and it then reads the latter field for the former
+        ("attribute_map", None),  # and its configuration then raises an error
+        ("text_config", {"rope_theta": 5.0}),
+        ("decoder", {"rope_theta": 5.0}),
+        ("text_encoder", {"rope_theta": 5.0}),
+        ("generator", {}),
         ("partial_rotary_factor", 0.5),
         ("quantization_config", {"quant_method": "fp8"}),
     ],
@@ -291,6 +297,11 @@ def test_fields_that_every_family_refuses(base, field, value):
     with pytest.raises(UserError) as error:
         load_family(base | {field: value})
     assert f"config.json has {field} {value!r}" in str(error.value)
+
+
+def test_fields_that_may_be_empty():
+    empty = dict.fromkeys(("text_config", "decoder", "text_encoder", "generator"))
+    load_family(LLAMA | empty | {"attribute_map": {}})
 
 
 @pytest.mark.parametrize(

@@ -14,21 +14,23 @@ from typing import Literal
 import torch
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.files.reading import open_file
 from megatron_sspo.files.units import format_bytes
 from megatron_sspo.weights.conversion.copy import TensorCopier
 from megatron_sspo.weights.conversion.plan import Plan, make_plan
-from megatron_sspo.weights.conversion.progress import Meter
+from megatron_sspo.weights.conversion.progress import Meter, print_padding
 from megatron_sspo.weights.formats import torch_dist
 from megatron_sspo.weights.formats.companions import check_text_files, copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.converted import MANIFEST
-from megatron_sspo.weights.formats.destination import check_destination, partial_path, publish, real_path
+from megatron_sspo.weights.formats.destination import check_destination, flush_folder, partial_path, publish, real_path
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.open_folder import check_config_folder, open_folder
 from megatron_sspo.weights.formats.stored import DEFAULT_THREADS
 
 _MAX_THREADS = 256
-_JOURNAL, _FINGERPRINT = "journal.jsonl", "fingerprint"  # they exist only while a conversion is unfinished
+_JOURNAL, _FINGERPRINT = "journal.jsonl", "fingerprint"  # the notes of a conversion; they are removed last of all
+_COMPLETE = "\ncomplete"  # follows the hash in the fingerprint when all other files are on the disk
 
 Direction = Literal["megatron", "hf"]
 
@@ -76,7 +78,10 @@ def convert(
         )
     destination = real_path(destination)
     with os_errors_as_user_errors(partial_path(destination)):
-        check_destination(destination, [Path(source), *([config_folder] if config_folder else [])])
+        published = _published(destination)
+        sources = [Path(source), *([config_folder] if config_folder else [])]
+        if published is None:
+            check_destination(destination, sources)
         with open_folder(source, config_folder) as folder:
             direction: Direction = "megatron" if isinstance(folder, HFFolder) else "hf"
             if to is not None and to != direction:
@@ -85,6 +90,11 @@ def convert(
             check_config_folder(config_folder, folder)
             check_text_files(folder.config_folder)
             plan = make_plan(folder, dtype)
+            if published is not None and published == _fingerprint(folder, plan):
+                _remove_notes(destination)  # a kill had come between the last two steps
+                return Summary(direction, len(plan.targets), plan.num_bytes, 0)
+            check_destination(destination, sources)
+            print_padding(folder)
             bytes_copied = _write(folder, plan, destination, num_threads)
     return Summary(direction, len(plan.targets), plan.num_bytes, bytes_copied)
 
@@ -140,7 +150,7 @@ def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Iterator[None]:
             raise UserError(f"another conversion writes {partial} at this moment; wait for it") from None
         except OSError:  # a file system without locks, where a second conversion is not noticed
             pass
-        known = os.read(descriptor, 1000).decode(errors="replace")
+        known = os.read(descriptor, 1000).decode(errors="replace").removesuffix(_COMPLETE)
         if known and known != fingerprint:
             raise UserError(
                 f"{partial} is an unfinished conversion of other files or with other options; remove it, or run the "
@@ -152,8 +162,8 @@ def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Iterator[None]:
             if not known:  # nothing was begun that could be continued
                 shutil.rmtree(partial)
             raise
-        if not known:
-            os.write(descriptor, fingerprint.encode())
+        os.pwrite(descriptor, fingerprint.encode(), 0)
+        os.truncate(descriptor, len(fingerprint))
         yield
     finally:
         os.close(descriptor)
@@ -178,6 +188,24 @@ def _finish(folder: ModelFolder, partial: Path, destination: Path, plan: Plan, c
     copy_tokenizer_files(folder.config_folder, partial)
     write_config(folder.config, partial, {target.dtype for target in plan.targets})
     (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    for name in (_JOURNAL, _FINGERPRINT):
-        (partial / name).unlink()
+    flush_folder(partial)
+    # The notes stay until the folder has its name, so that a kill or an error before loses no work.
+    with (partial / _FINGERPRINT).open("a", encoding="utf-8") as note:
+        note.write(_COMPLETE)
     publish(partial, destination)
+    _remove_notes(destination)
+
+
+def _published(destination: Path) -> str | None:
+    """Returns the fingerprint of a conversion that was stopped after it gave `destination` its name; None: none was."""
+    note = destination / _FINGERPRINT
+    if not note.is_file():
+        return None
+    with open_file(note) as file:
+        found = file.read(1000).decode(errors="replace")
+    return found.removesuffix(_COMPLETE) if found.endswith(_COMPLETE) else None
+
+
+def _remove_notes(destination: Path) -> None:
+    for name in (_JOURNAL, _FINGERPRINT):
+        (destination / name).unlink(missing_ok=True)

@@ -7,6 +7,9 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
+from megatron_sspo.weights.family import size
+from megatron_sspo.weights.formats.model_folder import ModelFolder
+
 _SECONDS = 10  # between two lines if stderr is not a terminal
 
 
@@ -56,3 +59,15 @@ class Meter:
         """Stops the progress bar."""
         if self._bar is not None:
             self._bar.stop()
+
+
+def print_padding(folder: ModelFolder) -> None:
+    """Says how many rows of the vocabulary are left out, if any are."""
+    if found := folder.num_padding_rows:
+        vocab_size = size(folder.config, "vocab_size")
+        print(
+            f"{folder.path}: the last {found:,} of {vocab_size + found:,} rows of the vocabulary are left out, as "
+            f"padding (vocab_size of config.json is {vocab_size:,})",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -12,6 +12,7 @@ import torch
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import open_file, read_json, read_text
 
+_LICENSE = "LICENSE*"
 # All other files of a folder hold weights or describe the old ones.
 _COPIED = (
     "generation_config.json",
@@ -24,7 +25,7 @@ _COPIED = (
     "additional_chat_templates/*",
     "*.tiktoken",
     "*.model",  # of SentencePiece: tokenizer.model, spiece.model, sentencepiece.bpe.model
-    "LICENSE*",
+    _LICENSE,
 )
 _SUFFIXES = (".json", ".txt", ".model", ".jinja")  # a folder with such a suffix is an error, another folder is skipped
 
@@ -63,9 +64,11 @@ def check_tokenizer_files(source: Path) -> list[Path]:
 def check_text_files(source: Path) -> None:
     """Raises UserError if one of the files that travel with the weights is cut off, or is no text where it should be.
 
-    Only files that Transformers reads as JSON or as text are read.
+    Only files that Transformers reads as JSON or as text are read; a license is copied in any encoding.
     """
     for file in check_tokenizer_files(source):
+        if file.match(_LICENSE):
+            continue
         if file.suffix == ".json":
             read_json(file)
         elif file.suffix in (".jinja", ".txt"):
@@ -79,4 +82,5 @@ def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.
         # Transformers 5 writes `dtype`, earlier versions `torch_dtype`; both read the latter.
         fields = [field for field in ("dtype", "torch_dtype") if field in config] or ["torch_dtype"]
         config.update(dict.fromkeys(fields, str(*dtypes).removeprefix("torch.")))
-    (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    # in ASCII, because a path that is not UTF-8 has lone surrogates, which UTF-8 cannot encode
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

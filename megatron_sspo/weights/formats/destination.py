@@ -9,7 +9,7 @@ from megatron_sspo.files.writing import flush_to_disk
 
 
 def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
-    """Refuses a destination that is not empty, cannot be written, or is inside a folder that is read.
+    """Refuses a destination that is not empty, cannot be written or replaced, or is inside a folder that is read.
 
     Args:
         path: the destination, an absolute path.
@@ -24,6 +24,9 @@ def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
                 raise UserError(f"{path} would be written into {source}, which is read; write somewhere else")
     if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not an empty folder; remove it or write somewhere else")
+    for target in (path, partial_path(path)):
+        if os.path.ismount(target):
+            raise UserError(f"{target} is a mount point, which cannot be renamed; write into a folder inside it")
     parent = next(parent for parent in path.parents if parent.exists())
     if not parent.is_dir():
         raise UserError(f"{parent} is not a folder, so {path} cannot be written; write somewhere else")
@@ -43,7 +46,12 @@ def real_path(path: str | Path) -> Path:
 
 def publish(partial: Path, destination: Path) -> None:
     """Flushes a folder to disk, then renames it to `destination`. An empty folder of that name is replaced."""
-    for path in [*partial.rglob("*"), partial]:
-        flush_to_disk(path)
+    flush_folder(partial)
     partial.rename(destination)
     flush_to_disk(destination.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Flushes a folder and all that is in it to disk."""
+    for path in [*folder.rglob("*"), folder]:
+        flush_to_disk(path)

@@ -1,9 +1,11 @@
 """A Megatron `torch_dist` checkpoint as a model folder: its parameters under Hugging Face names, without a model."""
 
+import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,14 @@ from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatch
 
 # The keys of a checkpoint that are not of the model. The optimizer keys are Megatron-Core's.
 _NON_MODEL_KEY = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
+_ZIP_BYTES = 98  # of a zip archive of one file besides its name and content; a record is such an archive
+# A vocabulary is padded to a multiple of the tensor-parallel size (in Megatron-LM times 128), or of a power of two.
+_MAX_TENSOR_PARALLEL, _DIVISIBLE_BY = 64, 128
+_PADDED_TO = {
+    *range(1, _MAX_TENSOR_PARALLEL + 1),
+    *(_DIVISIBLE_BY * size for size in range(1, _MAX_TENSOR_PARALLEL + 1)),
+    *(1 << power for power in range((_MAX_TENSOR_PARALLEL * _DIVISIBLE_BY).bit_length())),
+}
 
 
 class MegatronFolder(ModelFolder):
@@ -74,6 +84,11 @@ class MegatronFolder(ModelFolder):
                 found[name] = StoredTensor(name, shape, tensor.dtype, tuple(parts))
         return found
 
+    @property
+    def num_padding_rows(self) -> int:
+        vocabularies = [row for row in self._rows if isinstance(row.sharding, PaddedVocab)]
+        return max(self._tensors[self._locations[row.name].key].shape[0] - row.shape(1)[0] for row in vocabularies)
+
     def _used_tensors(self) -> Iterator[tuple[str, int, GlobalTensor]]:
         for location in {location.key: location for location in self._locations.values()}.values():
             yield location.key, len(location.index), self._tensors[location.key]
@@ -117,23 +132,37 @@ class MegatronFolder(ModelFolder):
         return found
 
     def _check_records(self, keys: Iterable[str]) -> None:
-        """Checks that no two pieces are in one record."""
-        holders: dict[tuple[str, int], str] = {}
+        """Checks that each piece has bytes of its own, so that the size of the files bounds the number of pieces."""
+        damaged = "it is damaged, get the checkpoint again"
+        records: list[tuple[str, int, int, str]] = []  # file, offset, end, what is there
         for key in sorted(keys):
-            for piece in self._tensors[key].pieces:
-                if other := holders.get((piece.file, piece.offset)):
+            tensor = self._tensors[key]
+            for piece in tensor.pieces:
+                what = f"{key} {list(piece.offsets)}"
+                num_bytes = math.prod(piece.sizes) * tensor.dtype.itemsize
+                if piece.length < num_bytes + _ZIP_BYTES:
                     raise UserError(
-                        f"{self.path} places {other} and {key} in one record of {piece.file}; it is damaged, get the "
-                        "checkpoint again"
+                        f"{self.path} places {num_bytes:,} bytes, {what}, in a record of {piece.length:,} bytes in "
+                        f"{piece.file}; {damaged}"
                     )
-                holders[piece.file, piece.offset] = f"{key} {list(piece.offsets)}"
+                records.append((piece.file, piece.offset, piece.offset + piece.length, what))
+        for (file, _, end, what), (next_file, start, _, other) in pairwise(sorted(records)):
+            if file == next_file and start < end:
+                raise UserError(
+                    f"{self.path} places {what} and {other} in one record of {file}, or in two that overlap; {damaged}"
+                )
 
 
 def _fits(row: ParameterMap, leading: tuple[int, ...], shape: tuple[int, ...], *, may_be_padded: bool) -> bool:
     expected = (*leading, *row.shape(1))
-    if may_be_padded and isinstance(row.sharding, PaddedVocab):
-        return len(shape) == len(expected) and shape[1:] == expected[1:] and shape[0] >= expected[0]
+    if may_be_padded and isinstance(row.sharding, PaddedVocab) and len(shape) == len(expected):
+        return shape[1:] == expected[1:] and _may_be_padded(expected[0], shape[0])
     return shape == expected
+
+
+def _may_be_padded(vocab_size: int, num_rows: int) -> bool:
+    """Returns whether a vocabulary may have this number of rows with its padding."""
+    return any(num_rows == -(-vocab_size // multiple) * multiple for multiple in _PADDED_TO)
 
 
 def _count_bounds(tensors: Mapping[str, GlobalTensor]) -> tuple[int, int]:
@@ -145,13 +174,24 @@ def _count_bounds(tensors: Mapping[str, GlobalTensor]) -> tuple[int, int]:
 
 def _overlap(parts: Sequence[StoredPart]) -> bool:
     """Returns whether two of the parts have bytes in common."""
-    parts = sorted(parts, key=lambda part: part.row)
-    for number, part in enumerate(parts):
-        for other in parts[number + 1 :]:
-            if other.row >= part.row + part.num_rows:
-                break
-            if part.column < other.column + other.width and other.column < part.column + part.width:
-                return True
+    starts = sorted((part.row, part.column, part.column + part.width, part.row + part.num_rows) for part in parts)
+    ends = sorted((end, column) for _, column, _, end in starts)
+    # the ranges of bytes of the parts in one row, from left to right
+    open_columns: list[int] = []
+    open_ends: list[int] = []
+    number_of_ends = 0
+    for row, column, column_end, _ in starts:
+        while ends[number_of_ends][0] <= row:
+            place = bisect_left(open_columns, ends[number_of_ends][1])
+            del open_columns[place], open_ends[place]
+            number_of_ends += 1
+        place = bisect_left(open_columns, column)
+        if place and open_ends[place - 1] > column:
+            return True
+        if place < len(open_columns) and open_columns[place] < column_end:
+            return True
+        open_columns.insert(place, column)
+        open_ends.insert(place, column_end)
     return False
 
 
@@ -161,6 +201,8 @@ def _pieces_by_index(
     """Returns index into the first `depth` dimensions -> the stored parts of that slice."""
     found: dict[tuple[int, ...], list[StoredPart]] = {}
     for piece in tensor.pieces:
+        if 0 in piece.sizes:
+            continue
         record = Record(piece.offset, piece.length, checksums.get((key, piece.offsets)))
         sizes, offsets = list(piece.sizes)[depth:], piece.offsets[depth:]
         num_rows = sizes.pop(0)

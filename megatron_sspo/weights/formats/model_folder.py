@@ -33,6 +33,11 @@ class ModelFolder:
         """Tensor name -> its location in files."""
         raise NotImplementedError
 
+    @property
+    def num_padding_rows(self) -> int:
+        """The number of rows of the vocabulary that the files have and `stored` leaves out."""
+        return 0
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensor name -> shape."""
         return {name: tensor.shape for name, tensor in self.stored.items()}

@@ -8,6 +8,7 @@ from megatron_sspo.files.reading import read_text
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.megatron_folder import MegatronFolder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
+from megatron_sspo.weights.formats.safetensors_file import has_safetensors
 from megatron_sspo.weights.formats.torch_dist import is_torch_dist
 
 _NEWEST = "latest_checkpointed_iteration.txt"
@@ -17,7 +18,7 @@ def open_folder(path: str | Path, config_folder: Path | None = None) -> ModelFol
     """Opens a Hugging Face folder, a `torch_dist` checkpoint, or a folder that has such a checkpoint inside.
 
     The latter is a run's checkpoint, which has it in `trainer`, or a folder that Megatron-LM saves into, whose newest
-    checkpoint is opened.
+    checkpoint is opened. A folder of safetensors is a Hugging Face folder, whatever else is in it.
 
     Args:
         config_folder: for a Megatron checkpoint without config.json and tokenizer, the folder that has them.
@@ -25,9 +26,12 @@ def open_folder(path: str | Path, config_folder: Path | None = None) -> ModelFol
     Raises:
         UserError: `path` is not a model folder, or it is damaged.
     """
-    for folder in (Path(path), Path(path) / "trainer"):
-        if is_torch_dist(folder):
-            return MegatronFolder(folder, config_folder)
+    if is_torch_dist(Path(path)):
+        return MegatronFolder(path, config_folder)
+    if has_safetensors(Path(path)):
+        return HFFolder(path)
+    if is_torch_dist(Path(path) / "trainer"):
+        return MegatronFolder(Path(path) / "trainer", config_folder)
     if (Path(path) / _NEWEST).is_file():
         return MegatronFolder(_newest(Path(path)), config_folder)
     return HFFolder(path)

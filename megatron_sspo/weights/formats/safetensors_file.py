@@ -34,6 +34,11 @@ _MAX_HEADER_BYTES = 100_000_000  # bytes; the limit of the format
 _MAX_DIMENSIONS = 64  # as in NumPy
 
 
+def has_safetensors(folder: Path) -> bool:
+    """Returns whether a folder has a safetensors file, or the index of some."""
+    return any(folder.glob("*.safetensors*"))
+
+
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Returns name -> tensor, for every tensor of a file.
 

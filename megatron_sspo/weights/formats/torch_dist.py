@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.metadata import (
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.files.reading import is_inside, read_bytes, read_json
 from megatron_sspo.processes.forks import exceeded_limit
+from megatron_sspo.weights.formats.safetensors_file import has_safetensors
 
 _INDEX = ".metadata"
 _CONFIG = "metadata.json"
@@ -65,8 +66,20 @@ class GlobalTensor:
 
 
 def is_torch_dist(path: Path) -> bool:
-    """Returns whether a folder looks like a `torch_dist` checkpoint."""
-    return (path / _INDEX).exists() or (path / _CONFIG).exists()
+    """Returns whether a folder looks like a `torch_dist` checkpoint, perhaps an unfinished one or of another format.
+
+    Other programs call a file metadata.json, too, so beside safetensors its content counts.
+    """
+    if (path / _INDEX).exists():
+        return True
+    return (path / _CONFIG).exists() and (not has_safetensors(path) or _names_backend(path / _CONFIG))
+
+
+def _names_backend(file: Path) -> bool:
+    try:
+        return "sharded_backend" in read_json(file)
+    except UserError:
+        return False
 
 
 def read_index(path: Path) -> dict[str, GlobalTensor]:
@@ -78,8 +91,10 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
     for name in (_CONFIG, _INDEX):
         if not (path / name).is_file():
             raise UserError(f"{path} has no {name}: it is not a torch_dist checkpoint, or was not finished")
+    backend = read_json(path / _CONFIG).get("sharded_backend")
+    if backend is None:
+        raise UserError(f"{path / _CONFIG} has no sharded_backend: it is damaged, get the checkpoint again")
     try:
-        backend = read_json(path / _CONFIG)["sharded_backend"]
         content = read_bytes(path / _INDEX, at_most=_MAX_INDEX_BYTES)
         _check_numbers(content)
         # a pickle of a few bytes can have keys whose hashes take for ever, or are all equal
