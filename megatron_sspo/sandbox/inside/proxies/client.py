@@ -27,6 +27,7 @@ SHARED_MODULES = frozenset(
         *("itertools", "json", "math", "numpy", "operator", "random", "re", "statistics", "string", "typing"),
     )
 )
+_LOOKUPS = ("name", "defines")  # operations that find a name of the tests, once: they are neither logged nor replayed
 # What a test may replace to give the program its input, or to get its output.
 _REPLACEABLE = (("sys", "stdin"), ("sys", "stdout"), ("sys", "stderr"), ("builtins", "input"), ("builtins", "print"))
 
@@ -80,9 +81,13 @@ class JudgeSide(Peer):
         found, value = self.request("name", name)
         return bool(found), mirror.named(name, value, is_class=name in self.class_names)
 
+    def defines(self, name: str, module: str) -> bool:
+        """Returns whether the program's global of that name is another object than the one of a library's module."""
+        return bool(self.request("defines", name, module))
+
     def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
         """Requests an operation from the program. Once the connection is broken, every request raises `Broken`."""
-        if self._replay is not None and operation != "name":
+        if self._replay is not None and operation not in _LOOKUPS:
             return self._replay_answer(operation)
         if self.is_broken:
             raise wire.Broken("the program has ended")
@@ -92,7 +97,7 @@ class JudgeSide(Peer):
             with contextlib.nullcontext() if files is None else files.hide((arguments, keywords)):
                 self._pass_replacements()
                 value = super().request(operation, *arguments, **keywords)
-            if log is not None and operation != "name":
+            if log is not None and operation not in _LOOKUPS:
                 log.append((operation, value, None))
             return value
         except wire.Broken:

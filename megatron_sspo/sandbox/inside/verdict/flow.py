@@ -63,12 +63,16 @@ class Flow:
             pass
         self.class_names = set(self._class_names())
 
+    def assignments(self) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Yields each target that the tests assign to, and the expression of its value."""
+        for node in self._assigning:
+            yield from _assignments(node)
+
     def _propagate(self) -> bool:
         before = len(self.functions), len(self.results), len(self.passed)
-        for node in self._assigning:
-            for target, value in _assignments(node):
-                if self.uses_results(value):
-                    self.results |= names_of(target)
+        for target, value in self.assignments():
+            if self.uses_results(value):
+                self.results |= names_of(target)
         for function in self.defined.values():
             if function.name not in self.functions and self._calls_program(function):
                 self.functions.add(function.name)
@@ -81,10 +85,9 @@ class Flow:
 
     def _class_names(self) -> Iterator[str]:
         makers: dict[str, set[str]] = {}
-        for node in self._assigning:
-            for target, value in _assignments(node):
-                if isinstance(target, ast.Name) and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-                    makers.setdefault(target.id, set()).add(value.func.id)
+        for target, value in self.assignments():
+            if isinstance(target, ast.Name) and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+                makers.setdefault(target.id, set()).add(value.func.id)
         for node in self.nodes:
             match node:
                 case ast.Attribute(value=ast.Name(id=name), attr=attribute) if attribute not in _PLAIN_ATTRIBUTES:
