@@ -286,7 +286,7 @@ class Peer:
             case ["list-of", *parts]:
                 return [self.decode(part) for part in parts]
             case ["new" | "ref", *_]:
-                return self._shared.decode(message, self._make_derived)
+                return mirror.returned(self._shared.decode(message, self._make_derived))
             case ["exported", int(number)]:
                 return self._exported[number]
             case ["object", int(number), kind]:
@@ -300,7 +300,7 @@ class Peer:
                     data = self.decode(plain)
                     value = mirror.base_of(made).__new__(made, data)
                     self._proxies[number] = mirror.attach(value, self, number)
-                return self._proxies[number]
+                return mirror.returned(self._proxies[number])
             case ["error", int(number), kind, [*arguments], dict(fields), cause, context, bool(is_suppressed)]:
                 error = self._decode_error(number, self._decode_class(kind), arguments, fields)
                 if cause is not None:
@@ -338,7 +338,7 @@ class Peer:
             error = errors.make_error(kind, tuple(map(self.decode, arguments)), found)
             self._proxies[number] = mirror.attach(error, self, number)
         errors.set_fields(self._proxies[number], found)
-        return self._proxies[number]
+        return mirror.returned(self._proxies[number])
 
     def _decode_mirror(self, message: Any) -> type:
         kind = self._decode_class(message)

@@ -55,7 +55,8 @@ class Flow:
         self.bound = set(_bound([node for node in self.nodes if isinstance(node, _BINDING)]))
         self.loaded = {n.id for n in self.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         self.functions = {name for name in self.loaded - self.bound if not hasattr(builtins, name)}
-        self.functions |= set(_imported_from_solution(self.nodes))
+        self._imported = set(_imported_from_solution(self.nodes))
+        self.functions |= self._imported
         self.results: set[str] = set()
         self.in_place: set[str] = set()
         self.passed: set[str] = set()
@@ -115,6 +116,16 @@ class Flow:
                 self.functions.add(name)
             elif self.uses_results(argument):
                 self.results.add(name)
+
+    def is_function(self, called: ast.expr) -> bool:
+        """Returns whether a test calls a name or a method of the program as a function, and not as a class."""
+        match called:
+            case ast.Name(id=name):
+                is_of_program = name in self.functions and (name not in self.bound or name in self._imported)
+                return is_of_program and name not in self.class_names and not name.lstrip("_")[:1].isupper()
+            case ast.Attribute(value=value, attr=name):
+                return self.uses_results(value) and not name.lstrip("_")[:1].isupper()
+        return False
 
     def uses_results(self, node: ast.AST) -> bool:
         """Returns whether an expression depends on what the program computes."""

@@ -14,6 +14,7 @@ import functools
 import importlib
 from collections.abc import Callable, Iterator
 
+from megatron_sspo.sandbox.inside.proxies import mirror
 from megatron_sspo.sandbox.inside.proxies.client import JudgeSide
 from megatron_sspo.sandbox.inside.verdict.flow import Flow, names_of
 from megatron_sspo.sandbox.inside.verdict.trees import last_name, walk
@@ -86,10 +87,14 @@ class Namespace(dict):
         self._judge_side = judge_side
         self._on_missing = on_missing
         self._uses = _Uses(flow)
+        known = flow.loaded & _MODULE_OF.keys()
         # found now: the rewriter will change the tests' syntax trees
-        self._judging = {name for name in flow.functions & _MODULE_OF.keys() if self._uses.is_judging(name)}
+        self._under_test = {name for name in known if self._uses.is_under_test(name)}
+        self._judging = {name for name in known - self._under_test if self._uses.is_judging(name)}
 
     def __missing__(self, name: str) -> Any:
+        if name == "id":
+            return mirror.identity
         if hasattr(builtins, name) or name.startswith("__"):
             raise KeyError(name)  # Python then uses its builtin: no program can replace `len` or `sorted`
         found, value = self._library(name)
@@ -115,7 +120,7 @@ class Namespace(dict):
             if all(hasattr(found, attribute) for attribute in attributes):
                 return True, found
         owner = _CONSTANTS.get(name) or _MODULE_OF.get(name)
-        if owner is None or (name not in _CONSTANTS and self._uses.is_under_test(name)):
+        if owner is None or name in self._under_test:
             return False, None
         if not self._judge_side.find_global(name)[0]:
             return False, None  # as in Python, a name that nothing has imported is not defined

@@ -251,6 +251,18 @@ class Record:
         except StopIteration as error:
             raise RuntimeError("a function of the test raised StopIteration") from error
 
+    # ------------------------------------------------------------------ objects of the program
+
+    def function(self, value: Any) -> Any:
+        """Returns what a test calls as a function; what a class of the program returns then is not direct."""
+        if not isinstance(value, mirror.Mirror):
+            return value
+        return lambda *arguments, **keywords: mirror.returned(value(*arguments, **keywords))
+
+    def same(self, value: Any) -> Any:
+        """Returns a value that the test compares by identity: one object for both twins of an object."""
+        return mirror.returned(value) if isinstance(value, Proxy) else value
+
     # ------------------------------------------------------------------ iterables
 
     def _count(self, number: int) -> None:
