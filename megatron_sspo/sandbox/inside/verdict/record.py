@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # typing is slow to import
     Thunk = Callable[[], Any]
 
 
+_PROXIES = mirror.__name__.rpartition(".")[0]  # the package through which the program calls the tests' functions
+
+
 class Record:
     """Records every check, and failures that a test could hide by catching an exception.
 
@@ -217,6 +220,23 @@ class Record:
     def drop_escaped(self) -> None:
         """Drops what has left functions, since a handler or a context manager of the test has caught it."""
         self._escaped.clear()
+
+    def check_caught(self) -> None:
+        """Records a failure if a class of the program has caught an exception that the test itself has raised.
+
+        A program may give an exception of Python another name, such as `Insufficient = AssertionError`. It would then
+        catch the `fail()` of a test that expects an exception. Exceptions of a function that the program calls count
+        as the program's.
+        """
+        error = sys.exc_info()[1]
+        if error is None or mirror.FIELD in vars(error) or isinstance(type(error), mirror.Mirror):
+            return
+        place = error.__traceback__
+        while place is not None:
+            if place.tb_frame.f_globals.get("__name__", "").startswith(_PROXIES):
+                return
+            place = place.tb_next
+        self.failures.append(f"a class of the program has caught the test's own {type(error).__name__}: {error}")
 
     def record_escape(self) -> None:
         """Records an exception that leaves a unittest method, since the unittest runner would catch it."""
