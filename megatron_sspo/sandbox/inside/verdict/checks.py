@@ -19,7 +19,6 @@ from megatron_sspo.sandbox.inside.verdict.trees import (
     statement,
 )
 
-
 _ANY_ERROR = {"AssertionError", "Exception", "BaseException"}  # a handler with one of these catches a failed check
 
 
