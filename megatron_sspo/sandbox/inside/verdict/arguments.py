@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Sequence
 
-from megatron_sspo.sandbox.inside.proxies import shared
+from megatron_sspo.sandbox.inside.proxies import mirror, shared
 from megatron_sspo.sandbox.inside.proxies.client import JudgeSide, OriginalItems, ReplayMismatch, Reply
 from megatron_sspo.sandbox.inside.verdict.flow import Flow
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # typing is slow to import
     Thunk = Callable[[], Any]
 
 _RAISED = object()  # the value of an expression that cannot be evaluated again
+# Classes of the standard library with attributes that a test sets: `maps` of a ChainMap, `data` of a UserList.
+_NAMESPACES = ("SimpleNamespace", "Namespace", "ChainMap", "UserDict", "UserList", "partial")
 _MAX_OBJECTS = 10_000  # the most objects that are examined for each check
 
 
@@ -175,13 +177,19 @@ def _parts(value: Any) -> Iterator[Any]:
             continue
         seen.add(id(part))
         yield part
-        if isinstance(part, (list, tuple)):
+        kind = type(part)
+        if isinstance(part, (list, tuple)) or kind.__name__ == "deque":
             waiting.extend(item for item in part if not isinstance(item, (int, str, float)))
         elif isinstance(part, dict):
             waiting.extend(item for item in part.values() if not isinstance(item, (int, str, float)))
-        elif type(part).__module__ == "tests":
-            waiting.append(type(part))
+        elif kind.__module__ == "tests":
+            waiting.append(kind)
             waiting.extend(shared.items_of(part, "object")[0].values())
+        elif issubclass(kind, type) and kind is not mirror.Mirror and part.__module__ == "tests":
+            waiting.extend(part.__bases__)
+            waiting.extend(shared.items_of(part, "object")[0].values())
+        elif kind.__name__ in _NAMESPACES:
+            waiting.extend(vars(part).values())
 
 
 def _same(first: Any, second: Any) -> bool:
