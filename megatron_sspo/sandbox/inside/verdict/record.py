@@ -360,21 +360,28 @@ class Record:
     def _compare_ends(
         self, ended: int, depends: tuple[bool, ...], iterables: Any, iterators: list[Any], items: list[Any]
     ) -> None:
+        """Records a failure if the program's result ends before every value of the test, or after the first of them."""
         if isinstance(iterables[ended], range):
             return
-        for place, part in enumerate(iterables):
-            if place == ended or depends[place] == depends[ended] or isinstance(part, range):
-                continue
-            if depends[place] and not isinstance(part, Sized):
-                continue  # a generator of the program may have more items
-            if not depends[place] and not _is_finite(part):
-                continue
+
+        def has_more(place: int) -> bool:
             try:
-                has_more = place < len(items) or bool([next(iterators[place])])
+                return place < len(items) or bool([next(iterators[place])])
             except StopIteration:
-                continue
-            if has_more:
-                self.failures.append("the program's result differs in length from the value that it is compared with")
+                return False
+
+        others = [
+            place
+            for place, part in enumerate(iterables)
+            if place != ended
+            and depends[place] != depends[ended]
+            and not isinstance(part, range)
+            # a generator of the program, or an endless iterator of the test, may have more items
+            and (isinstance(part, Sized) if depends[place] else _is_finite(part))
+        ]
+        is_longer = [has_more(place) for place in others]
+        if any(is_longer) and (all(is_longer) or not depends[ended]):
+            self.failures.append("the program's result differs in length from the value that it is compared with")
 
 
 def _is_finite(value: Any) -> bool:
