@@ -76,7 +76,7 @@ class JudgeSide(Peer):
     def send_program(self, program: str) -> None:
         """Sends the program to its process, which executes it."""
         try:
-            self.send(lambda: ["request", "load", [program], {}])
+            self.send_request("load", [program], {})
         except wire.Broken:
             self.is_broken = True
 
