@@ -128,7 +128,7 @@ class Flow:
                     and name not in self.class_names
                     and not name.lstrip("_")[:1].isupper()
                 )
-            case ast.Attribute(value=value, attr=name):
+            case ast.Attribute(value=value, attr=name) if not name.startswith(("assert", "raises")):
                 return self.uses_results(value) and not name.lstrip("_")[:1].isupper()
         return False
 
