@@ -16,7 +16,9 @@ from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
 from megatron_sspo.sandbox.types import Case
 from megatron_sspo.types import Prompt
 
-_OPENING = re.compile(r"```[ \t]*(?:python3?|py)[ \t]*\n", re.IGNORECASE)
+# After the language there may be attributes, such as `title=x` or `{.numberLines}`, but no other words: a sentence may
+# name the fence.
+_OPENING = re.compile(r"```[ \t]*(?:python3?|py)(?:[ \t]+[\w.-]+=[^`\n]*|[ \t]*\{[^`\n]*\})?[ \t]*\r?\n", re.IGNORECASE)
 _CLOSING = re.compile(r"^[ \t]*```", re.MULTILINE)
 _LONGEST = 100_000  # characters of a program
 
@@ -171,8 +173,8 @@ def _can_fail(statement: ast.stmt) -> bool:
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Import() | ast.ImportFrom() | ast.Pass():
             return False
-        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()]), orelse=[]):
-            return False  # the sandbox's judge runs tests under another name than __main__
+        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()]), body=body, orelse=[]):
+            return any(map(_can_fail, body))  # the sandbox's judge runs the tests as __main__
         case ast.ClassDef(body=body):
             return any(map(_can_fail, body))
         case ast.Expr(value=value) | ast.Assign(value=value) | ast.AnnAssign(value=value):

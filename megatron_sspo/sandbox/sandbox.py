@@ -204,13 +204,16 @@ class Sandbox:
 
     def _run_cases(self, program: str, cases: Sequence[Case]) -> tuple[Reason, str]:
         nonce = secrets.token_hex(16)
+        # as much as all cases expect, and what one may print too much: a hostile program cannot fill the memory here
+        total_bytes = self.limits.output_bytes + sum(len(case.stdout.encode(errors="replace")) for case in cases)
         job = {
             "program": program,
             "inputs": [case.stdin for case in cases],  # the expected outputs stay out of the sandbox
             "nonce": nonce,
             "output_bytes": self.limits.output_bytes,
+            "total_bytes": total_bytes,
         }
-        channel_bytes = _VERDICT_BYTES + 8 * self.limits.output_bytes + 128 * len(cases)  # room for JSON escapes
+        channel_bytes = _VERDICT_BYTES + 8 * total_bytes + 128 * len(cases)  # room for JSON escapes
         outcome = self._run_with_retries("cases", job, "", channel_bytes=channel_bytes)
         lines = outcome.channel.splitlines()
         for number, case in enumerate(cases, start=1):

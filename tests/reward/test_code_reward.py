@@ -106,6 +106,10 @@ def test_the_reasons_of_failures_are_counted(judge) -> None:
         (block("x = 1"), "x = 1\n"),
         ("```py\nx\n```", "x\n"),
         ("``` Python3 \nx\n```", "x\n"),
+        ("```python\r\nx\r\n```", "x\r\n"),
+        ("```python title=x\nx\n```", "x\n"),
+        ("```python {.numberLines}\nx\n```", "x\n"),
+        ("Write ```python like this:\n```python\nx\n```", "x\n"),
         ("  ```python\n  x\n  ```", "  x\n"),
         (block("a") + "\ntext\n" + block("b"), "b\n"),
         (block("a") + "\n```\noutput\n```", "a\n"),
@@ -129,6 +133,8 @@ def test_a_long_response_of_fences_takes_linear_time() -> None:
     assert extract_program("```python " * 100_000) is None
     assert extract_program("opens ```python\n" * 100_000) is None
     assert extract_program(" " * 300_000) is None
+    assert extract_program("```python a=" * 100_000) is None
+    assert extract_program("```python" + " " * 300_000) is None
 
 
 HELPER = """
@@ -147,6 +153,7 @@ class TestF(unittest.TestCase):
 if __name__ == "__main__":
     unittest.main()
 """
+ONLY_DEFINES = UNITTEST.replace("unittest.main()", "pass")
 
 
 @pytest.mark.parametrize(
@@ -158,6 +165,7 @@ if __name__ == "__main__":
         "class T:\n  assert f(2) == 4",
         "for n in range(3): assert f(n) == n * n",
         "result = f(2)",
+        UNITTEST,
     ],
 )
 def test_a_test_that_only_defines_is_allowed_beside_one_that_can_fail(tests) -> None:
@@ -177,8 +185,8 @@ def test_a_test_that_only_defines_is_allowed_beside_one_that_can_fail(tests) -> 
         ({"cases": 7}, "cases is of type int: it must be a list"),
         ({"tests": ["assert f() == 1", "# nothing"]}, "a test is empty"),
         ({"tests": [HELPER, "def test_f(): assert f() == 1"]}, "its tests only define things"),
-        ({"tests": UNITTEST}, "its tests only define things"),
-        ({"tests": UNITTEST, "cases": [{"stdin": "", "stdout": ""}]}, "its tests only define things"),
+        ({"tests": ONLY_DEFINES}, "its tests only define things"),
+        ({"tests": ONLY_DEFINES, "cases": [{"stdin": "", "stdout": ""}]}, "its tests only define things"),
         ({"cases": [{"stdin": "1"}]}, "a case must be an object"),
         ({"cases": ["1"]}, "a case must be an object"),
     ],

@@ -519,4 +519,12 @@ assert h()[0][0] == np.datetime64('2020-01-01') and isinstance(h()[1], float) an
 """
         ],
     ),
+    "arrays that are changed and returned": (
+        "def relu(a): a[a < 0] = 0; return a\ndef double(a): a *= 2; return a",
+        [
+            "import numpy as np\na = np.array([1, -1])\nassert np.array_equal(relu(a), np.array([1, 0]))",
+            "import numpy as np\na = np.array([1, -1])\nassert np.allclose(relu(a), np.array([1, 0]))",
+            "import numpy as np\na = np.array([1, 2])\nassert (double(a) == np.array([2, 4])).all()",
+        ],
+    ),
 }

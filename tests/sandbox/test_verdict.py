@@ -114,6 +114,22 @@ def test_many_cases_share_one_sandbox(patient: Sandbox) -> None:
     assert patient.check("n = int(input()); print(n * n)", [], cases).passed
 
 
+def test_the_limit_on_output_holds_for_each_case(sandbox: Sandbox) -> None:
+    """Right outputs of many cases may be larger together; what is not expected counts for all cases together."""
+    program = f"print(input() * {LIMITS.output_bytes - 100})"
+    right = [Case(stdin=letter, stdout=letter * (LIMITS.output_bytes - 100)) for letter in "abcd"]
+    verdict = sandbox.check(program, [], right)
+    assert verdict.passed, verdict
+    assert sandbox.check(program, [], [Case(stdin="ab", stdout="")]).reason == "output"
+    wrong = [Case(stdin="\n", stdout=""), *(Case(stdin=letter, stdout="") for letter in "abcd")]
+    assert not sandbox.check(program, [], wrong).passed
+
+
+def test_a_byte_order_mark_is_ignored(sandbox: Sandbox) -> None:
+    assert sandbox.check("\ufeffdef f(x): return x", ["assert f(1) == 1"]).passed
+    assert sandbox.check("\ufeffprint(4)", [], [Case(stdin="", stdout="4")]).passed
+
+
 def test_the_processes_of_a_check_are_limited_too(patient: Sandbox) -> None:
     assert patient.check(FORKS, [f"assert 0 < f({LIMITS.processes + 9}) < {LIMITS.processes}"]).passed
     assert_nothing_runs(patient)

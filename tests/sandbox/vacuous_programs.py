@@ -507,4 +507,8 @@ VACUOUS_NUMPY: dict[str, tuple[str, list[str]]] = {
         "import numpy as np\ndef f(): return np.zeros((0, 3))",
         ["import numpy as np\nnp.testing.assert_array_almost_equal_nulp(f(), np.ones(3))"],
     ),
+    "an array that is changed and returned": (
+        "def f(a): a[:] = 0; return a",
+        ["import numpy as np\na = np.array([3, 1])\nassert np.array_equal(f(a), np.sort(a))"],
+    ),
 }

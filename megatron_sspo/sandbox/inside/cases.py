@@ -21,10 +21,10 @@ def run_cases(job: int, channel: int) -> None:
     """Writes a line for each input to the channel: nonce, exit code and output. It stops at the first error."""
     wire.forbid_inspection()
     work = read_job(job)
-    max_bytes = work["output_bytes"]
+    rest = work["total_bytes"]
     for stdin in work["inputs"]:
-        exit_code, output, is_whole = _run_case(work["program"], stdin, max_bytes)
-        max_bytes -= len(output)
+        exit_code, output, is_whole = _run_case(work["program"], stdin, min(work["output_bytes"], rest))
+        rest -= len(output)
         line = {"nonce": work["nonce"], "exit_code": exit_code, "is_whole": is_whole}
         line["stdout"] = output.decode("utf-8", "replace")
         wire.write_all(channel, json.dumps(line).encode() + b"\n")

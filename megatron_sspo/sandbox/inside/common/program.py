@@ -45,6 +45,7 @@ def execute(source: str, name: str) -> dict[str, Any]:
     module.__file__ = NAME
     module.__loader__ = _Loader(source)  # pyright: ignore[reportAttributeAccessIssue]
     sys.modules[name] = module
+    source = source.removeprefix("\ufeff")  # a byte order mark, as Python's own reader of files ignores it
     exec(compile(source, NAME, "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import sys
 
 TYPE_CHECKING = False
@@ -22,16 +23,21 @@ class Unsendable(Exception):
     """Raised if a value cannot be passed to the other side."""
 
 
-def write(descriptor: int, message: Any) -> None:
-    """Sends one message."""
+def pack(message: Any) -> bytes:
+    """Returns the bytes of one message."""
     try:
         content = json.dumps(message).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Unsendable(f"a value cannot be passed on: {error}") from None
     if len(content) > _LONGEST:
         raise Unsendable(f"a value of {len(content)} bytes is too large to be passed on")
+    return len(content).to_bytes(4, "little") + content
+
+
+def write(descriptor: int, content: bytes) -> None:
+    """Sends the bytes of one message."""
     try:
-        write_all(descriptor, len(content).to_bytes(4, "little") + content)
+        write_all(descriptor, content)
     except BrokenPipeError as error:
         raise Broken("the program has ended") from error
 
@@ -41,6 +47,11 @@ def write_all(descriptor: int, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def wait(descriptor: int) -> None:
+    """Waits for a message, or for the end of the other side."""
+    select.select([descriptor], [], [])
 
 
 def read(descriptor: int) -> Any:

@@ -27,8 +27,22 @@ SHARED_MODULES = frozenset(
         *("itertools", "json", "math", "numpy", "operator", "random", "re", "statistics", "string", "typing"),
     )
 )
+_LOOKUPS = ("name", "defines")  # operations that find a name of the tests, once: they are neither logged nor replayed
 # What a test may replace to give the program its input, or to get its output.
 _REPLACEABLE = (("sys", "stdin"), ("sys", "stdout"), ("sys", "stderr"), ("builtins", "input"), ("builtins", "print"))
+
+
+class Reply:
+    """An answer of the program while a check is evaluated.
+
+    Attributes:
+        copy: the value as it was then, if the program had changed arguments: one of them may be the value.
+    """
+
+    __slots__ = ("copy", "error", "operation", "value")
+
+    def __init__(self, operation: str, value: Any, error: Exception | None, copy: Any) -> None:
+        self.operation, self.value, self.error, self.copy = operation, value, error, copy
 
 
 class ReplayMismatch(BaseException):
@@ -51,8 +65,9 @@ class JudgeSide(Peer):
         self.callback_depth = 0
         self.files: OwnFiles | None = None
         self.class_names: Collection[str] = ()  # names that the tests use for classes
-        self.log: list[Any] | None = None  # the program's answers, while a check is evaluated
-        self._replay: Iterator[Any] | None = None
+        self.log: list[Reply] | None = None  # the program's answers, while a check is evaluated
+        self._replay: Iterator[Reply] | None = None
+        self._replays_copies = False
         self._originals = {place: _current(place) for place in _REPLACEABLE}
         self._replaced = dict(self._originals)
         self.raised_by_program: list[BaseException] = []
@@ -61,7 +76,7 @@ class JudgeSide(Peer):
     def send_program(self, program: str) -> None:
         """Sends the program to its process, which executes it."""
         try:
-            self.send(lambda: ["request", "load", [program], {}])
+            self.send_request("load", [program], {})
         except wire.Broken:
             self.is_broken = True
 
@@ -80,9 +95,13 @@ class JudgeSide(Peer):
         found, value = self.request("name", name)
         return bool(found), mirror.named(name, value, is_class=name in self.class_names)
 
+    def defines(self, name: str, module: str) -> bool:
+        """Returns whether the program's global of that name is another object than the one of a library's module."""
+        return bool(self.request("defines", name, module))
+
     def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
         """Requests an operation from the program. Once the connection is broken, every request raises `Broken`."""
-        if self._replay is not None and operation != "name":
+        if self._replay is not None and operation not in _LOOKUPS:
             return self._replay_answer(operation)
         if self.is_broken:
             raise wire.Broken("the program has ended")
@@ -92,8 +111,8 @@ class JudgeSide(Peer):
             with contextlib.nullcontext() if files is None else files.hide((arguments, keywords)):
                 self._pass_replacements()
                 value = super().request(operation, *arguments, **keywords)
-            if log is not None and operation != "name":
-                log.append((operation, value, None))
+            if log is not None and operation not in _LOOKUPS:
+                log.append(Reply(operation, value, None, shared.plain_copy(value) if self.changed else value))
             return value
         except wire.Broken:
             self.is_broken = True
@@ -102,7 +121,7 @@ class JudgeSide(Peer):
             raise self.handle_unsendable(str(error)) from None
         except Exception as error:
             if log is not None:
-                log.append((operation, None, error))
+                log.append(Reply(operation, None, error, None))
             raise
         finally:
             self.log = log
@@ -114,21 +133,22 @@ class JudgeSide(Peer):
                 super().request("replace", *place, None if now is self._originals[place] else now)
 
     @contextlib.contextmanager
-    def replay(self, log: list[Any]) -> Iterator[None]:
+    def replay(self, log: list[Reply], uses_copies: bool) -> Iterator[None]:
         """Answers requests from a log instead of the program, inside this context."""
         self._replay = iter(log)
+        self._replays_copies = uses_copies
         try:
             yield
         finally:
             self._replay = None
 
     def _replay_answer(self, operation: str) -> Any:
-        requested, value, error = next(self._replay or iter(()), (None, None, None))
-        if requested != operation:
+        reply = next(self._replay or iter(()), None)
+        if reply is None or reply.operation != operation:
             raise ReplayMismatch
-        if error is not None:
-            raise error
-        return value
+        if reply.error is not None:
+            raise reply.error
+        return reply.copy if self._replays_copies else reply.value
 
     def convert_error(self, error: BaseException) -> BaseException:
         """Returns the exception to raise for one of the program's; one that would silently end a loop is replaced."""

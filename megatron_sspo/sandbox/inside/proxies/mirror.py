@@ -55,16 +55,18 @@ class Handle:
     """The number of an object of the other side.
 
     Attributes:
-        is_direct: for an object, whether a test made it by calling its class; for a class, whether a test uses it as
+        is_direct: for an object, whether a test has it from a call of its class; for a class, whether a test uses it as
             a class.
+        twin: for an object that is direct, the same object where the program returns it, and the other way round.
     """
 
-    __slots__ = ("is_direct", "number", "peer")
+    __slots__ = ("is_direct", "number", "peer", "twin")
 
     def __init__(self, peer: Requester, number: int) -> None:
         self.peer = peer
         self.number = number
         self.is_direct = False
+        self.twin: Any = None
 
 
 FIELD = "<handle>"
@@ -82,6 +84,48 @@ def attach(value: Any, peer: Requester, number: int) -> Any:
     """Gives an object its handle, and returns the object."""
     object.__getattribute__(value, "__dict__")[FIELD] = Handle(peer, number)
     return value
+
+
+def direct(value: Any) -> Any:
+    """Returns an object as a test has it that called its class: its operators may see plain data.
+
+    If the program returns the same object from a function, as `self` in a method, it must not decide the check there.
+    So the test then has a twin that is not direct. An object derived from plain data, which has its own items, cannot
+    have one: it is direct until the program returns it.
+    """
+    handle = handle_of(value)
+    if handle is None or handle.is_direct or handle.peer.trusts_operators:
+        return value
+    if not isinstance(value, Proxy):
+        handle.is_direct = True
+        return value
+    if handle.twin is None:
+        handle.twin = attach(object.__new__(type(value)), handle.peer, handle.number)
+        twin = handle_of(handle.twin)
+        assert twin is not None
+        twin.is_direct, twin.twin = True, value
+    return handle.twin
+
+
+def returned(value: Any) -> Any:
+    """Returns an object as a test has it that got it from the program by other means than a call of its class."""
+    handle = handle_of(value)
+    if handle is None or not handle.is_direct or isinstance(value, type):
+        return value
+    if handle.twin is not None:
+        return handle.twin
+    handle.is_direct = False
+    return value
+
+
+def identity(value: Any) -> int:
+    """Returns what `id` returns; it is the same for both twins of an object."""
+    handle = handle_of(value)
+    return id(value if handle is None or not handle.is_direct or handle.twin is None else handle.twin)
+
+
+def _is_same(first: Handle | None, second: Handle | None) -> bool:
+    return first is not None and second is not None and (first.peer, first.number) == (second.peer, second.number)
 
 
 def _request(value: Any, operation: str, *arguments: Any, **keywords: Any) -> Any:
@@ -127,10 +171,7 @@ class Mirror(type):
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
         made = _request(cls, "call", *arguments, **keywords)
-        handle = handle_of(made)
-        if handle is not None and isinstance(made, cls):
-            handle.is_direct = _CLASSES[cls].is_direct
-        return made
+        return direct(made) if _CLASSES[cls].is_direct and isinstance(made, cls) else made
 
     def __getattr__(cls, name: str) -> Any:
         return _read(cls, name)
@@ -229,8 +270,8 @@ class Proxy(metaclass=Mirror):
 
     def __eq__(self, other: object) -> bool:
         handle = handle_of(self)
-        if self is other or handle is None:
-            return self is other
+        if self is other or handle is None or _is_same(handle, handle_of(other)):
+            return handle is not None or self is other
         if not handle.peer.trusts_operators and not isinstance(other, Proxy):
             return False
         return _request(self, "eq", other) is True
@@ -338,9 +379,16 @@ def _method(name: str) -> Any:
     return method
 
 
+def _entered(manager: Any, found: Any) -> Any:
+    """Returns what a context manager has returned; a manager that returns itself is as direct as it was."""
+    return manager if _is_same(handle_of(manager), handle_of(found)) else found
+
+
 def _unary(operation: str, kind: type | None) -> Any:
     def method(self: Any) -> Any:
         found = _request(self, operation)
+        if operation == "enter":
+            return _entered(self, found)
         return kind(found) if kind and type(found) is kind else found
 
     return method
@@ -359,10 +407,7 @@ def _binary(operation: str, reflected: bool = False, plain: Callable[[Any, Any],
         if handle is None:
             return NotImplemented
         found = handle.peer.request(operation, *((other, self) if reflected else (self, other)))
-        result = handle_of(found)
-        if result and type(found) is type(self):
-            result.is_direct = result.is_direct or handle.is_direct
-        return found
+        return direct(found) if handle.is_direct and type(found) is type(self) else found
 
     return method
 
@@ -373,7 +418,7 @@ def _await(self: Any) -> Any:
 
 
 async def _enter(self: Any) -> Any:
-    return _request(self, "aenter")
+    return _entered(self, _request(self, "aenter"))
 
 
 async def _exit(self: Any, *error: Any) -> Any:

@@ -7,7 +7,7 @@ import importlib
 import sys
 import types
 from _thread import RLock  # without the rest of `threading`, which takes longer to load
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.proxies import errors, mirror, values
@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
+_REPLIES = ("ok", "stop", "raised", "unsendable")
 _RECURSION_LIMIT = 10_000  # for some 1,000 nested lists
 # Modules whose types are equal on both sides. None of them executes its arguments.
 _SHARED_TYPES = frozenset(("builtins", "collections", "datetime", "decimal", "fractions", "numpy", "uuid", "zoneinfo"))
@@ -56,44 +57,69 @@ class Peer:
         self._describing: set[int] = set()  # classes that the current message describes
         self._proxies: dict[int, Any] = {}
         self._classes: dict[int, type] = {}
+        self._num_open = 0  # requests of this side without a reply
+        self._num_waiting = 0  # calls of `wait`; all other open requests were interrupted
+        self._is_cut = False  # whether an exception has interrupted a message
 
     # ------------------------------------------------------------------ messages
 
     def request(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
-        """Requests an operation from the other side; returns its result or raises its exception."""
+        """Requests an operation from the other side; returns its result or raises its exception.
+
+        The handler of a signal may interrupt it with an exception, such as that of a time limit. The reply is dropped
+        when it comes.
+        """
         with self._lock:
-            self.send(lambda: ["request", operation, self.encode_all(arguments), self.encode_named(keywords)])
+            if self._num_waiting:
+                self._check_order()
+            self.send_request(operation, arguments, keywords)
             return self.wait(operation)
+
+    def send_request(self, operation: str, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
+        """Sends a request; `wait` returns its result."""
+        self.send(
+            lambda: ["request", operation, self.encode_all(arguments), self.encode_named(keywords)], is_request=True
+        )
 
     def wait(self, operation: str) -> Any:
         """Waits for an operation, serving the other side; returns its result or raises its exception."""
-        while True:
-            match self.receive():
-                case ["request", str(requested), [*arguments], dict(keywords)]:
-                    self.answer(requested, arguments, keywords)
-                case ["ok", value]:
-                    return self.checked_decode(value)
-                case ["stop", value] if operation in STOPPING:
-                    raise STOPPING[operation](*([] if value is None else [self.checked_decode(value)]))
-                case ["raised", error]:
-                    found = self.checked_decode(error)
-                    if not isinstance(found, BaseException):
+        self._num_waiting += 1
+        try:
+            while True:
+                match self.receive():
+                    case ["request", str(requested), [*arguments], dict(keywords)]:
+                        self._check_order()
+                        self.answer(requested, arguments, keywords)
+                    case ["ok", value]:
+                        return self.checked_decode(value)
+                    case ["stop", value] if operation in STOPPING:
+                        raise STOPPING[operation](*([] if value is None else [self.checked_decode(value)]))
+                    case ["raised", error]:
+                        found = self.checked_decode(error)
+                        if not isinstance(found, BaseException):
+                            raise wire.Broken("the program broke the protocol")
+                        raise self.convert_error(found)
+                    case ["unsendable", str(text)]:
+                        raise self.handle_unsendable(text)
+                    case _:
                         raise wire.Broken("the program broke the protocol")
-                    raise self.convert_error(found)
-                case ["unsendable", str(text)]:
-                    raise self.handle_unsendable(text)
-                case _:
-                    raise wire.Broken("the program broke the protocol")
+        finally:
+            self._num_waiting -= 1
 
-    def send(self, make: Callable[[], list[Any]]) -> None:
+    def send(self, make: Callable[[], list[Any]], *, is_request: bool = False) -> None:
         """Sends the message that a function makes, together with the changes of this side's containers."""
         with self._lock:
+            self._check_whole()
             changes = self._shared.changes()
             dropped = self._shared.drop_unused()
             self._describing.clear()
             try:
                 with _deep_recursion():
-                    wire.write(self._sending, [dropped, changes, make()])
+                    content = wire.pack([dropped, changes, make()])
+                self._is_cut = True
+                wire.write(self._sending, content)
+                self._num_open += is_request
+                self._is_cut = False
             except BaseException:
                 self._described -= self._describing
                 self._shared.drop_unsynced()
@@ -101,7 +127,22 @@ class Peer:
             self._shared.mark_synced()
 
     def receive(self) -> Any:
-        """Receives a message, and applies the changes of the other side's containers."""
+        """Receives a message, and applies the changes of the other side's containers; drops late replies."""
+        while True:
+            wire.wait(self._receiving)  # an exception in here interrupts no message
+            self._check_whole()
+            self._is_cut = True
+            body = self._read()
+            is_reply = bool(body) and body[0] in _REPLIES
+            is_late = is_reply and self._num_open > self._num_waiting
+            self._num_open = max(0, self._num_open - is_reply)
+            if is_late and body[0] != "unsendable":
+                self.checked_decode(["list-of", *body[1:]])  # describes classes and containers that come again
+            self._is_cut = False
+            if not is_late:
+                return body
+
+    def _read(self) -> list[Any]:
         with _deep_recursion():
             message = wire.read(self._receiving)
         match message:
@@ -114,6 +155,15 @@ class Peer:
                     raise wire.Broken(f"the program broke the protocol: {error}") from error
                 return body
         raise wire.Broken("the program broke the protocol")
+
+    def _check_order(self) -> None:
+        """Raises `Broken` if it is unknown whether the reply to an interrupted request or another one comes next."""
+        if self._num_open > self._num_waiting:
+            raise wire.Broken("a request was interrupted, and the order of the replies is unknown")
+
+    def _check_whole(self) -> None:
+        if self._is_cut:
+            raise wire.Broken("a message was interrupted")
 
     def checked_decode(self, message: Any) -> Any:
         """Decodes a value of the other side; raises `Broken` if the message is invalid."""
@@ -286,7 +336,7 @@ class Peer:
             case ["list-of", *parts]:
                 return [self.decode(part) for part in parts]
             case ["new" | "ref", *_]:
-                return self._shared.decode(message, self._make_derived)
+                return mirror.returned(self._shared.decode(message, self._make_derived))
             case ["exported", int(number)]:
                 return self._exported[number]
             case ["object", int(number), kind]:
@@ -300,7 +350,7 @@ class Peer:
                     data = self.decode(plain)
                     value = mirror.base_of(made).__new__(made, data)
                     self._proxies[number] = mirror.attach(value, self, number)
-                return self._proxies[number]
+                return mirror.returned(self._proxies[number])
             case ["error", int(number), kind, [*arguments], dict(fields), cause, context, bool(is_suppressed)]:
                 error = self._decode_error(number, self._decode_class(kind), arguments, fields)
                 if cause is not None:
@@ -338,7 +388,7 @@ class Peer:
             error = errors.make_error(kind, tuple(map(self.decode, arguments)), found)
             self._proxies[number] = mirror.attach(error, self, number)
         errors.set_fields(self._proxies[number], found)
-        return self._proxies[number]
+        return mirror.returned(self._proxies[number])
 
     def _decode_mirror(self, message: Any) -> type:
         kind = self._decode_class(message)

@@ -234,6 +234,18 @@ def refill(value: Any, tag: str, items: list[Any]) -> None:
         (kind.update if tag == "set" else kind.extend)(value, items)
 
 
+def plain_copy(value: Any) -> Any:
+    """Returns a copy of plain containers; all other objects in them are kept, not copied."""
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset):
+        return kind(map(plain_copy, value))
+    if kind is dict:
+        return {key: plain_copy(item) for key, item in value.items()}
+    if kind.__module__ not in ("builtins", "collections", "numpy"):
+        return value  # the program's, whose own `copy` would be called
+    return value.copy() if kind.__name__ in ("ndarray", "deque", "Counter", "defaultdict", "bytearray") else value
+
+
 def _attributes(value: Any) -> dict[str, Any]:
     """Returns the attributes of an object or a class of the tests, without special ones of a class."""
     if isinstance(value, type):

@@ -51,6 +51,8 @@ class ProgramSide(Peer):
         if operation == "name":
             (name,) = arguments
             return (True, self._globals[name]) if name in self._globals else (False, None)
+        if operation == "defines":
+            return self._defines(*arguments)
         if operation == "replace":
             return self._replace(*arguments)
         return super().perform(operation, arguments, keywords)
@@ -62,6 +64,13 @@ class ProgramSide(Peer):
             self._globals = vars(sys.modules[_MODULE])
             if error.code not in (None, 0):
                 raise
+
+    def _defines(self, name: str, module: str) -> bool:
+        """Returns whether a global is another object than the one that a library's module has under this name."""
+        try:
+            return getattr(importlib.import_module(module), name, None) is not self._globals[name]
+        except ImportError:
+            return True
 
     def _replace(self, module: str, name: str, value: Any) -> None:
         """Replaces a standard stream, `input` or `print` by an object of the tests; None restores the original."""

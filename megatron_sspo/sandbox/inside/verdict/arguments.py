@@ -10,8 +10,8 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Sequence
 
-from megatron_sspo.sandbox.inside.proxies import shared
-from megatron_sspo.sandbox.inside.proxies.client import JudgeSide, OriginalItems, ReplayMismatch
+from megatron_sspo.sandbox.inside.proxies import mirror, shared
+from megatron_sspo.sandbox.inside.proxies.client import JudgeSide, OriginalItems, ReplayMismatch, Reply
 from megatron_sspo.sandbox.inside.verdict.flow import Flow
 
 TYPE_CHECKING = False
@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # typing is slow to import
     Thunk = Callable[[], Any]
 
 _RAISED = object()  # the value of an expression that cannot be evaluated again
+# Classes of the standard library with attributes that a test sets: `maps` of a ChainMap, `data` of a UserList.
+_NAMESPACES = ("SimpleNamespace", "Namespace", "ChainMap", "UserDict", "UserList", "partial")
 _MAX_OBJECTS = 10_000  # the most objects that are examined for each check
 
 
@@ -39,10 +41,10 @@ class ChangedArguments:
             return ["an expectation was computed from an argument that the program had changed"]
         return []
 
-    def recheck_condition(self, thunk: Thunk, log: list[Any]) -> None:
+    def recheck_condition(self, thunk: types.FunctionType, log: list[Reply]) -> None:
         """Evaluates again a condition that was true."""
         changed, others = self._changed_in(thunk)
-        returned = {id(part) for _, value, _ in log for part in _parts(value)}
+        returned = {id(part) for reply in log for part in _parts(reply.value)}
         if any(tag == "object" and number in returned for number, (_, tag, _) in changed.items()):
             self._inspected |= changed.keys()  # an object that the program changes and returns, such as a tree
             return
@@ -50,12 +52,18 @@ class ChangedArguments:
         def holds(values: list[Any]) -> bool:
             return values[0] is not _RAISED and bool(values[0])
 
-        if not changed or self._reevaluate([thunk], [log], changed, holds):
+        if not changed or self._reevaluate([thunk], [log], changed, holds, uses_copies=True):
+            return
+        if _compares_identity(thunk.__code__) and self._reevaluate([thunk], [log], changed, holds):
             return
         self._add_group(set(changed), is_independent=not others)
 
     def recheck_sides(
-        self, thunks: tuple[Thunk, Thunk], sides: list[Any], logs: tuple[Any, Any], depends: tuple[bool, bool]
+        self,
+        thunks: tuple[Thunk, Thunk],
+        sides: list[Any],
+        logs: tuple[list[Reply], list[Reply]],
+        depends: tuple[bool, bool],
     ) -> None:
         """Evaluates again two sides that were equal."""
         if not self._judge_side.changed:
@@ -64,7 +72,7 @@ class ChangedArguments:
         changed = found[0][0] | found[1][0]
         if not changed:
             return
-        now = [plain_copy(side) for side in sides]
+        now = [shared.plain_copy(side) for side in sides]
 
         def compare(values: list[Any]) -> bool:
             differs = [not _same(value, live) for value, live in zip(values, now, strict=True)]
@@ -97,17 +105,22 @@ class ChangedArguments:
     def _reevaluate(
         self,
         thunks: Sequence[Thunk],
-        logs: Sequence[list[Any]],
+        logs: Sequence[list[Reply]],
         changed: dict[int, Any],
         accepts: Callable[[list[Any]], bool],
+        uses_copies: bool = False,
     ) -> bool:
-        """Evaluates expressions with the former arguments and the logged answers; returns what `accepts` returns."""
+        """Evaluates expressions with the former arguments and the logged answers; returns what `accepts` returns.
+
+        Args:
+            uses_copies: whether an argument that the program has returned has its new items where it is an answer.
+        """
         with OriginalItems(list(changed.values())):
             values: list[Any] = []
             for thunk, log in zip(thunks, logs, strict=True):
                 try:
-                    with self._judge_side.replay(log):
-                        values.append(plain_copy(thunk()))
+                    with self._judge_side.replay(log, uses_copies):
+                        values.append(shared.plain_copy(thunk()))
                 except ReplayMismatch:
                     return True
                 except Exception:
@@ -146,6 +159,15 @@ def _read_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         waiting.extend(part for part in code.co_consts if isinstance(part, types.CodeType))
 
 
+def _compares_identity(code: types.CodeType) -> bool:
+    """Returns whether an expression contains `is`, which does not hold for a copy of an answer."""
+    import dis  # slow to import, and few tests need it
+
+    return any(instruction.opname == "IS_OP" for instruction in dis.get_instructions(code)) or any(
+        isinstance(part, types.CodeType) and _compares_identity(part) for part in code.co_consts
+    )
+
+
 def _parts(value: Any) -> Iterator[Any]:
     """Yields a value and the objects that it contains."""
     waiting, seen = [value], set[int]()
@@ -155,25 +177,19 @@ def _parts(value: Any) -> Iterator[Any]:
             continue
         seen.add(id(part))
         yield part
-        if isinstance(part, (list, tuple)):
+        kind = type(part)
+        if isinstance(part, (list, tuple)) or kind.__name__ == "deque":
             waiting.extend(item for item in part if not isinstance(item, (int, str, float)))
         elif isinstance(part, dict):
             waiting.extend(item for item in part.values() if not isinstance(item, (int, str, float)))
-        elif type(part).__module__ == "tests":
-            waiting.append(type(part))
+        elif kind.__module__ == "tests":
+            waiting.append(kind)
             waiting.extend(shared.items_of(part, "object")[0].values())
-
-
-def plain_copy(value: Any) -> Any:
-    """Returns a copy of plain containers; all other objects in them are kept, not copied."""
-    kind = type(value)
-    if kind in (list, tuple, set, frozenset):
-        return kind(map(plain_copy, value))
-    if kind is dict:
-        return {key: plain_copy(item) for key, item in value.items()}
-    if kind.__module__ not in ("builtins", "collections", "numpy"):
-        return value  # the program's, whose own `copy` would be called
-    return value.copy() if kind.__name__ in ("ndarray", "deque", "Counter", "defaultdict", "bytearray") else value
+        elif issubclass(kind, type) and kind is not mirror.Mirror and part.__module__ == "tests":
+            waiting.extend(part.__bases__)
+            waiting.extend(shared.items_of(part, "object")[0].values())
+        elif kind.__name__ in _NAMESPACES:
+            waiting.extend(vars(part).values())
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -19,6 +19,8 @@ from megatron_sspo.sandbox.inside.verdict.trees import (
     statement,
 )
 
+_ANY_ERROR = {"AssertionError", "Exception", "BaseException"}  # a handler with one of these catches a failed check
+
 
 class Rewriter(ItemCounter):
     """Rewrites one test. `sites` is shared by all tests of a job."""
@@ -164,6 +166,8 @@ class Rewriter(ItemCounter):
         if "AssertionError" in names and not all(map(only_logs, node.body)):
             node.body.insert(0, statement(record_call("drop_last_failure"), node))
         node.body.insert(0, statement(record_call("drop_escaped"), node))
+        if node.type is not None and self._flow.uses_results(node.type) and not names & _ANY_ERROR:
+            node.body.insert(0, statement(record_call("check_caught"), node))
         if node.type is not None and "StopIteration" in names:
             node.type = ast.copy_location(record_call("catch_stops", node.type), node.type)
         return node

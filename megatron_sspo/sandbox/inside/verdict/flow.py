@@ -3,7 +3,7 @@
 import ast
 import builtins
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from megatron_sspo.sandbox.inside.verdict.trees import walk
 
@@ -30,6 +30,7 @@ class Flow:
     """The names of all tests together, which share one namespace.
 
     Attributes:
+        free: names that the tests read and do not bind.
         functions: names of functions of the program, or of functions of the tests that call them.
         results: names that hold values which the program returned.
         in_place: names passed to the program by a statement that is only a call, so they may hold its results.
@@ -40,7 +41,7 @@ class Flow:
         reads_errors: whether the tests look at exceptions of tasks or threads, without handlers.
     """
 
-    def __init__(self, trees: Iterable[ast.Module]) -> None:
+    def __init__(self, trees: Sequence[ast.Module]) -> None:
         self.nodes = [node for tree in trees for node in walk(tree)]
         self._assigning = [node for node in self.nodes if isinstance(node, _ASSIGNING)]
         self._calls = [node for node in self.nodes if isinstance(node, ast.Call)]
@@ -54,8 +55,10 @@ class Flow:
         )
         self.bound = set(_bound([node for node in self.nodes if isinstance(node, _BINDING)]))
         self.loaded = {n.id for n in self.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-        self.functions = {name for name in self.loaded - self.bound if not hasattr(builtins, name)}
-        self.functions |= set(_imported_from_solution(self.nodes))
+        self.free = {name for name in _free(trees) if not hasattr(builtins, name)}
+        self.functions = set(self.free)
+        self._imported = set(_imported_from_solution(self.nodes))
+        self.functions |= self._imported
         self.results: set[str] = set()
         self.in_place: set[str] = set()
         self.passed: set[str] = set()
@@ -63,12 +66,16 @@ class Flow:
             pass
         self.class_names = set(self._class_names())
 
+    def assignments(self) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Yields each target that the tests assign to, and the expression of its value."""
+        for node in self._assigning:
+            yield from _assignments(node)
+
     def _propagate(self) -> bool:
         before = len(self.functions), len(self.results), len(self.passed)
-        for node in self._assigning:
-            for target, value in _assignments(node):
-                if self.uses_results(value):
-                    self.results |= names_of(target)
+        for target, value in self.assignments():
+            if self.uses_results(value):
+                self.results |= names_of(target)
         for function in self.defined.values():
             if function.name not in self.functions and self._calls_program(function):
                 self.functions.add(function.name)
@@ -81,10 +88,9 @@ class Flow:
 
     def _class_names(self) -> Iterator[str]:
         makers: dict[str, set[str]] = {}
-        for node in self._assigning:
-            for target, value in _assignments(node):
-                if isinstance(target, ast.Name) and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-                    makers.setdefault(target.id, set()).add(value.func.id)
+        for target, value in self.assignments():
+            if isinstance(target, ast.Name) and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+                makers.setdefault(target.id, set()).add(value.func.id)
         for node in self.nodes:
             match node:
                 case ast.Attribute(value=ast.Name(id=name), attr=attribute) if attribute not in _PLAIN_ATTRIBUTES:
@@ -112,6 +118,19 @@ class Flow:
                 self.functions.add(name)
             elif self.uses_results(argument):
                 self.results.add(name)
+
+    def is_function(self, called: ast.expr) -> bool:
+        """Returns whether a test calls a name or a method of the program as a function, and not as a class."""
+        match called:
+            case ast.Name(id=name):
+                return (
+                    name in self.free | self._imported
+                    and name not in self.class_names
+                    and not name.lstrip("_")[:1].isupper()
+                )
+            case ast.Attribute(value=value, attr=name) if not name.startswith(("assert", "raises")):
+                return self.uses_results(value) and not name.lstrip("_")[:1].isupper()
+        return False
 
     def uses_results(self, node: ast.AST) -> bool:
         """Returns whether an expression depends on what the program computes."""
@@ -175,6 +194,40 @@ def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield name
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
+
+
+def _free(trees: Iterable[ast.Module]) -> set[str]:
+    """Returns the names that tests read where nothing of theirs binds them, as `f` in `def check(f): ...; check(f)`."""
+    found: set[str] = set()
+    shared: set[str] = set()  # names that are bound outside of functions
+    waiting: list[tuple[ast.AST, Set[str], bool]] = [(tree, frozenset(), False) for tree in trees]
+    while waiting:
+        node, local, is_inside = waiting.pop()
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) if name not in local:
+                found.add(name)
+            case ast.Global(names=names):
+                shared.update(names)
+        if not is_inside and not isinstance(node, ast.arg):
+            shared.update(_bound([node]))
+        parts = [(part, local, is_inside) for part in ast.iter_child_nodes(node)]
+        match node:
+            case ast.FunctionDef(args=arguments, body=body) | ast.AsyncFunctionDef(args=arguments, body=body):
+                inner = local | _own(arguments, body)
+                outside = [(part, local, is_inside) for part in (arguments, *node.decorator_list)]
+                parts = [*outside, *((part, inner, True) for part in body)]
+            case ast.Lambda(args=arguments, body=body):
+                parts = [(arguments, local, is_inside), (body, local | _own(arguments, [body]), True)]
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                own = frozenset().union(*(names_of(part.target) for part in node.generators))
+                parts = [(part, local | own, True) for part, *_ in parts]
+        waiting += parts
+    return found - shared
+
+
+def _own(arguments: ast.arguments, body: Sequence[ast.AST]) -> set[str]:
+    """Returns the names that a function binds, and those that the functions in it bind."""
+    return set(_bound(part for node in (arguments, *body) for part in walk(node)))
 
 
 def _imported_from_solution(nodes: Iterable[ast.AST]) -> Iterator[str]:

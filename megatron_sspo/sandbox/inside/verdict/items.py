@@ -45,7 +45,18 @@ class ItemCounter(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        is_function = self._flow.is_function(node.func)
+        rewritten = self._rewrite_call(node)
+        if is_function and rewritten is node:
+            node.func = self._wrap(node.func, "function")
+        return rewritten
+
+    def _rewrite_call(self, node: ast.Call) -> ast.AST:
         name = last_name(node.func)
+        if name in ("assertIs", "assertIsNot") and not any(isinstance(arg, ast.Starred) for arg in node.args):
+            self.generic_visit(node)
+            node.args[:2] = [self._wrap(argument, "same") for argument in node.args[:2]]
+            return node
         if name in ("zip", "map") and isinstance(node.func, ast.Name) and not node.keywords:
             first = 1 if name == "map" else 0  # the function of `map`
             flags = [self._flow.uses_results_or_changed(argument) for argument in node.args[first:]]
@@ -102,6 +113,8 @@ class ItemCounter(ast.NodeTransformer):
         is_in_text = isinstance(operator, ast.In) and isinstance(right, ast.Constant)
         is_counted = is_subset or (is_in_text and self._flow.uses_results_or_changed(left))
         self.generic_visit(node)
+        if any(isinstance(part, (ast.Is, ast.IsNot)) for part in node.ops) and not _has_constant(node):
+            node.left, *node.comparators = (self._wrap(side, "same") for side in (node.left, *node.comparators))
         if self._check is not None and is_counted:
             node.left = self._wrap(node.left, "count_size")
         if self._check is not None and is_superset:
@@ -178,3 +191,8 @@ class ItemCounter(ast.NodeTransformer):
 
     def _wrap(self, node: ast.expr, method: str) -> ast.expr:
         return ast.copy_location(record_call(method, node), node)
+
+
+def _has_constant(node: ast.Compare) -> bool:
+    """Returns whether a side is a constant, as in `value is None`."""
+    return any(isinstance(side, ast.Constant) for side in (node.left, *node.comparators))

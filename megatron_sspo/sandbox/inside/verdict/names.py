@@ -1,20 +1,23 @@
 """The tests' global names: their own, Python's, and the program's.
 
 A test may use a function or a module of the standard library that it does not import, since the program imports it or
-has a function of the same name. If the test is about that function, the name means the program's function. If the test
-only uses it to examine the result of another function, the name means the library's, and no program can replace it.
+has a function of the same name. If the test is about that function, the name means the program's function. So it does
+if the program defines the function, unless the test judges with it: then the name means the library's function, and no
+program can replace it.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 
+from megatron_sspo.sandbox.inside.proxies import mirror
 from megatron_sspo.sandbox.inside.proxies.client import JudgeSide
 from megatron_sspo.sandbox.inside.verdict.flow import Flow, names_of
-from megatron_sspo.sandbox.inside.verdict.trees import walk
+from megatron_sspo.sandbox.inside.verdict.trees import last_name, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
@@ -61,6 +64,15 @@ _LIBRARY_FUNCTIONS: dict[str, tuple[str, ...]] = {
 _MODULE_OF = {name: module for module, names in _LIBRARY_FUNCTIONS.items() for name in names}
 _CONSTANTS = {"pi": "math", "inf": "math", "nan": "math", "tau": "math"}
 _COPYING = ("copy", "deepcopy")  # used to save an argument, far from where the result is examined
+_DECODING = ("loads", "literal_eval")
+_JUDGING = frozenset(  # functions that decide a check by themselves
+    (
+        *("isclose", "isfinite", "isinf", "isnan", "fabs", "TestCase"),
+        *_LIBRARY_FUNCTIONS["numpy"],
+        *_LIBRARY_FUNCTIONS["pytest"],
+    )
+)
+_TOLERANCE = 0.1  # a value that has to be less is an error, such as `dist(f(p), q) < 1e-9`
 
 
 class Namespace(dict):
@@ -75,8 +87,14 @@ class Namespace(dict):
         self._judge_side = judge_side
         self._on_missing = on_missing
         self._uses = _Uses(flow)
+        known = flow.loaded & _MODULE_OF.keys()
+        # found now: the rewriter will change the tests' syntax trees
+        self._under_test = {name for name in known if self._uses.is_under_test(name)}
+        self._judging = {name for name in known - self._under_test if self._uses.is_judging(name)}
 
     def __missing__(self, name: str) -> Any:
+        if name == "id":
+            return mirror.identity
         if hasattr(builtins, name) or name.startswith("__"):
             raise KeyError(name)  # Python then uses its builtin: no program can replace `len` or `sorted`
         found, value = self._library(name)
@@ -102,10 +120,12 @@ class Namespace(dict):
             if all(hasattr(found, attribute) for attribute in attributes):
                 return True, found
         owner = _CONSTANTS.get(name) or _MODULE_OF.get(name)
-        if owner is None or (name not in _CONSTANTS and self._uses.is_under_test(name)):
+        if owner is None or name in self._under_test:
             return False, None
         if not self._judge_side.find_global(name)[0]:
             return False, None  # as in Python, a name that nothing has imported is not defined
+        if name in _MODULE_OF and name not in self._judging and self._judge_side.defines(name, owner):
+            return False, None
         try:
             return True, getattr(importlib.import_module(owner), name)
         except ImportError:
@@ -157,6 +177,66 @@ class _Uses:
                 if not names_of(call) & others and (is_kept or not names_of(part) & (others - _targets(statement))):
                     return True
         return False
+
+    def is_judging(self, name: str) -> bool:
+        """Returns whether the tests judge results with the function of that name, and do not examine its own."""
+        return name in _JUDGING or any(self._judges(node, name) for node in self._nodes)
+
+    def _judges(self, node: ast.AST, name: str) -> bool:
+        match node:
+            case ast.Call(func=ast.Name(id=found), args=[argument, *_]) if found == name and name in _COPYING:
+                return not self._flow.uses_results(argument)  # saves what the test passes to the program
+            case ast.Call(func=ast.Name(id=found), args=[argument, *_]) if found == name and name in _DECODING:
+                return self._calls_other(argument)
+            case ast.For(iter=iterable) | ast.comprehension(iter=iterable) if _MODULE_OF[name] == "itertools":
+                return _is_call_of(iterable, name)  # a loop over nothing, or over pairs that are equal, checks nothing
+            case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[ast.Constant(value=float(limit))]):
+                return limit < _TOLERANCE and _is_call_of(left, name)
+            case ast.Compare(left=left, comparators=others):
+                return self._expects([left, *others], name)
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                return self._expects([left, right], name)
+            case ast.Call(func=function, args=arguments) if _judges_arguments(function):
+                return self._expects(arguments, name)
+        return False
+
+    def _expects(self, sides: list[ast.expr], name: str) -> bool:
+        """Returns whether the expectation for a result is computed by the function, or by it from the result too."""
+        depends = [self._calls_other(side) for side in sides]
+        is_expectation = any(
+            not depends[place] and any(_calls_of(side, name)) and any(depends) for place, side in enumerate(sides)
+        )
+        if is_expectation:
+            return True
+        calls = [side for side in sides if _is_call_of(side, name)]
+        is_applied = [bool(names_of(call) & (self._flow.functions | self._flow.results) - {name}) for call in calls]
+        return len(sides) > 1 and len(calls) == len(sides) and any(is_applied) and not all(is_applied)
+
+    def _calls_other(self, node: ast.AST) -> bool:
+        """Returns whether an expression depends on a function of the program without a name of the library."""
+        return not names_of(node).isdisjoint(self._others)
+
+    @functools.cached_property
+    def _others(self) -> set[str]:
+        """The program's names that no library has, and those that hold what they return."""
+        library = _MODULE_OF.keys() | _ALIASES.keys() | _MODULES
+        pairs = list(self._flow.assignments())
+        assigned = set().union(*(names_of(target) for target, _ in pairs))
+        found = (self._flow.functions - library) | (self._flow.results - assigned)
+        size = -1
+        while size != len(found):
+            size = len(found)
+            found |= {name for target, value in pairs if names_of(value) & found for name in names_of(target)}
+        return found & (self._flow.functions | self._flow.results)
+
+
+def _is_call_of(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def _judges_arguments(function: ast.expr) -> bool:
+    name = last_name(function)
+    return name in _JUDGING or name.lower().startswith("assert")
 
 
 def _targets(statement: ast.stmt) -> set[str]:

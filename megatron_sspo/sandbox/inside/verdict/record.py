@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # typing is slow to import
     Thunk = Callable[[], Any]
 
 
+_PROXIES = mirror.__name__.rpartition(".")[0]  # the package through which the program calls the tests' functions
+
+
 class Record:
     """Records every check, and failures that a test could hide by catching an exception.
 
@@ -218,6 +221,23 @@ class Record:
         """Drops what has left functions, since a handler or a context manager of the test has caught it."""
         self._escaped.clear()
 
+    def check_caught(self) -> None:
+        """Records a failure if a class of the program has caught an exception that the test itself has raised.
+
+        A program may give an exception of Python another name, such as `Insufficient = AssertionError`. It would then
+        catch the `fail()` of a test that expects an exception. Exceptions of a function that the program calls count
+        as the program's.
+        """
+        error = sys.exc_info()[1]
+        if error is None or mirror.FIELD in vars(error) or isinstance(type(error), mirror.Mirror):
+            return
+        place = error.__traceback__
+        while place is not None:
+            if place.tb_frame.f_globals.get("__name__", "").startswith(_PROXIES):
+                return
+            place = place.tb_next
+        self.failures.append(f"a class of the program has caught the test's own {type(error).__name__}: {error}")
+
     def record_escape(self) -> None:
         """Records an exception that leaves a unittest method, since the unittest runner would catch it."""
         error = sys.exc_info()[1]
@@ -250,6 +270,18 @@ class Record:
             return thunk()
         except StopIteration as error:
             raise RuntimeError("a function of the test raised StopIteration") from error
+
+    # ------------------------------------------------------------------ objects of the program
+
+    def function(self, value: Any) -> Any:
+        """Returns what a test calls as a function; what a class of the program returns then is not direct."""
+        if not isinstance(value, mirror.Mirror):
+            return value
+        return lambda *arguments, **keywords: mirror.returned(value(*arguments, **keywords))
+
+    def same(self, value: Any) -> Any:
+        """Returns a value that the test compares by identity: one object for both twins of an object."""
+        return mirror.returned(value) if isinstance(value, Proxy) else value
 
     # ------------------------------------------------------------------ iterables
 
@@ -328,21 +360,28 @@ class Record:
     def _compare_ends(
         self, ended: int, depends: tuple[bool, ...], iterables: Any, iterators: list[Any], items: list[Any]
     ) -> None:
+        """Records a failure if the program's result ends before every value of the test, or after the first of them."""
         if isinstance(iterables[ended], range):
             return
-        for place, part in enumerate(iterables):
-            if place == ended or depends[place] == depends[ended] or isinstance(part, range):
-                continue
-            if depends[place] and not isinstance(part, Sized):
-                continue  # a generator of the program may have more items
-            if not depends[place] and not _is_finite(part):
-                continue
+
+        def has_more(place: int) -> bool:
             try:
-                has_more = place < len(items) or bool([next(iterators[place])])
+                return place < len(items) or bool([next(iterators[place])])
             except StopIteration:
-                continue
-            if has_more:
-                self.failures.append("the program's result differs in length from the value that it is compared with")
+                return False
+
+        others = [
+            place
+            for place, part in enumerate(iterables)
+            if place != ended
+            and depends[place] != depends[ended]
+            and not isinstance(part, range)
+            # a generator of the program, or an endless iterator of the test, may have more items
+            and (isinstance(part, Sized) if depends[place] else _is_finite(part))
+        ]
+        is_longer = [has_more(place) for place in others]
+        if any(is_longer) and (all(is_longer) or not depends[ended]):
+            self.failures.append("the program's result differs in length from the value that it is compared with")
 
 
 def _is_finite(value: Any) -> bool:

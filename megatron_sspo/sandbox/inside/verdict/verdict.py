@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import sys
 import types
@@ -13,11 +14,11 @@ from megatron_sspo.sandbox.inside.proxies.client import JudgeSide, solution_modu
 from megatron_sspo.sandbox.inside.proxies.files import OwnFiles
 from megatron_sspo.sandbox.inside.verdict import guard, unittests
 from megatron_sspo.sandbox.inside.verdict.checks import Rewriter
-from megatron_sspo.sandbox.inside.verdict.flow import Flow
+from megatron_sspo.sandbox.inside.verdict.flow import Flow, names_of
 from megatron_sspo.sandbox.inside.verdict.names import Namespace
 from megatron_sspo.sandbox.inside.verdict.record import Record
 from megatron_sspo.sandbox.inside.verdict.sites import Sites
-from megatron_sspo.sandbox.inside.verdict.trees import RECORD
+from megatron_sspo.sandbox.inside.verdict.trees import FUNCTIONS, RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
@@ -66,6 +67,10 @@ def _run_tests(
     if any("doctest" in test for test in tests):
         guard.refuse_doctests(report)
     sys.modules["__main__"] = _MainModule(namespace)
+    for name in flow.free & _names_in_classes(flow.nodes):
+        if judge_side.find_global(name)[0]:
+            with contextlib.suppress(KeyError):
+                namespace[name]
     rewritten = [Rewriter(flow, number, sites).rewrite(tree) for number, tree in enumerate(trees, start=1)]
     gc.enable()
     for number, (test, tree) in enumerate(zip(tests, rewritten, strict=True), start=1):
@@ -81,6 +86,12 @@ def _run_tests(
         return "error", "the program ended, or broke the protocol"
     found = next(iter(reported), "") or record.verdict()
     return ("failed", found) if found else ("passed", "")
+
+
+def _names_in_classes(nodes: list[ast.AST]) -> set[str]:
+    """Returns the names in the bodies of the tests' classes: there, Python does not call `Namespace.__missing__`."""
+    bodies = [part for node in nodes if isinstance(node, ast.ClassDef) for part in node.body]
+    return set().union(*(names_of(part) for part in bodies if not isinstance(part, FUNCTIONS)))
 
 
 class _MainModule(types.ModuleType):
