@@ -426,4 +426,14 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('def make(): return 1\ndef f(xs): xs.clear(); return []', ['import unittest\nclass T(unittest.TestCase):\n  def setUp(self):\n    self.s=make()\n    self.xs=[3,1,2]\n  def test(self): self.assertEqual(f(self.xs), sorted(self.xs))\nunittest.main()'], 0),
     ('def make(): return 1\ndef f(xs): raise ValueError', ['import unittest\nclass T(unittest.TestCase):\n  def setUp(self):\n    self.s=make()\n    self.xs=[3,1,2]\n  def test(self):\n    with self.assertRaises(ValueError):\n      f(self.xs)\nunittest.main()'], 1),
     ('def make(): return 1\ndef f(xs): return sorted(xs)', ['import unittest\nclass T(unittest.TestCase):\n  def setUp(self):\n    self.s=make()\n    self.xs=[3,1,2]\n  def test(self): self.assertEqual(f(self.xs), sorted(self.xs))\nunittest.main()'], 1),
+    # settings of the interpreter that a test changes
+    ('import random\ndef f(): return random.random()', ['import random\nrandom.seed(1)\na=f()\nrandom.seed(1)\nassert f()==a'], 1),
+    ('import random\ndef f(): return random.random()', ['from random import seed\nseed(1)\na=f()\nseed(2)\nassert f()==a'], 0),
+    ('import random\ndef f(): return random.SystemRandom().random()', ['import random\nrandom.seed(1)\na=f()\nrandom.seed(1)\nassert f()==a'], 0),
+    ('def depth(n): return 0 if n == 0 else 1 + depth(n-1)', ['import sys\nsys.setrecursionlimit(10000)\nassert depth(3000)==3000'], 1),
+    ('def depth(n): return 0 if n == 0 else 1 + depth(n-1)', ['assert depth(3000)==3000'], 0),
+    ('import os\ndef home(): return os.environ["X"]', ['import os\nos.environ["X"]="1"\nassert home()=="1"\nos.environ["X"]="2"\nassert home()=="2"'], 1),
+    ('import os\ndef home(): return os.environ.get("X")', ['import os\nfrom unittest.mock import patch\nwith patch.dict(os.environ, {"X": "1"}):\n  assert home()=="1"\nassert home() is None'], 1),
+    ('import os\ndef home(): return "1"', ['import os\nos.environ["X"]="2"\nassert home()=="2"'], 0),
+    ('from decimal import Decimal\ndef third(): return Decimal(1)/Decimal(3)', ['from decimal import getcontext, Decimal\ngetcontext().prec=5\nassert str(third())=="0.33333"\ngetcontext().prec=3\nassert str(third())=="0.333"'], 1),
 ]

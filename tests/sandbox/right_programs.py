@@ -501,6 +501,10 @@ assert v.x == [1] and w.x == [1,2]
 }
 
 RIGHT_NUMPY: dict[str, tuple[str, list[str]]] = {
+    "a seed of the tests": (
+        "import numpy as np\ndef f(): return np.random.rand(3)",
+        ["import numpy as np\nnp.random.seed(1)\na = f()\nnp.random.seed(1)\nassert np.array_equal(f(), a)"],
+    ),
     "numpy": (
         """
 import numpy as np

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
     from megatron_sspo.sandbox.inside.proxies.files import OwnFiles
+    from megatron_sspo.sandbox.inside.proxies.settings import Settings
 
 # Modules that a program may import for its tests. None of them can turn a value into code.
 SHARED_MODULES = frozenset(
@@ -64,6 +65,7 @@ class JudgeSide(Peer):
         self.is_broken = False
         self.callback_depth = 0
         self.files: OwnFiles | None = None
+        self.settings: Settings | None = None
         self.class_names: Collection[str] = ()  # names that the tests use for classes
         self.log: list[Reply] | None = None  # the program's answers, while a check is evaluated
         self._replay: Iterator[Reply] | None = None
@@ -131,6 +133,8 @@ class JudgeSide(Peer):
             if (now := _current(place)) is not before:
                 self._replaced[place] = now
                 super().request("replace", *place, None if now is self._originals[place] else now)
+        for change in self.settings.take() if self.settings is not None else ():
+            super().request("set", *change)
 
     @contextlib.contextmanager
     def replay(self, log: list[Reply], uses_copies: bool) -> Iterator[None]:

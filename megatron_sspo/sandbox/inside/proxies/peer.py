@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 _REPLIES = ("ok", "stop", "raised", "unsendable")
+_set_recursion_limit = sys.setrecursionlimit  # tests' own calls of it are passed to the program
 _RECURSION_LIMIT = 10_000  # for some 1,000 nested lists
 # Modules whose types are equal on both sides. None of them executes its arguments.
 _SHARED_TYPES = frozenset(("builtins", "collections", "datetime", "decimal", "fractions", "numpy", "uuid", "zoneinfo"))
@@ -29,11 +30,11 @@ _SHARED_TYPES = frozenset(("builtins", "collections", "datetime", "decimal", "fr
 def _deep_recursion() -> Iterator[None]:
     """Allows as deep a nesting of values as Python itself can compare, inside this context."""
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
+    _set_recursion_limit(max(before, _RECURSION_LIMIT))
     try:
         yield
     finally:
-        sys.setrecursionlimit(before)
+        _set_recursion_limit(before)
 
 
 class Peer:

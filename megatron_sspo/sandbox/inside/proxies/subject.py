@@ -12,6 +12,7 @@ import sys
 
 from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.common.program import execute
+from megatron_sspo.sandbox.inside.proxies import settings
 from megatron_sspo.sandbox.inside.proxies.peer import Peer
 
 TYPE_CHECKING = False
@@ -55,6 +56,8 @@ class ProgramSide(Peer):
             return self._defines(*arguments)
         if operation == "replace":
             return self._replace(*arguments)
+        if operation == "set":
+            return settings.apply(*arguments)
         return super().perform(operation, arguments, keywords)
 
     def _load(self, source: str) -> None:

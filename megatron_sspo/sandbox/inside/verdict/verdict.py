@@ -12,6 +12,7 @@ from megatron_sspo.sandbox.inside.common import wire
 from megatron_sspo.sandbox.inside.common.program import remember_lines
 from megatron_sspo.sandbox.inside.proxies.client import JudgeSide, solution_module
 from megatron_sspo.sandbox.inside.proxies.files import OwnFiles
+from megatron_sspo.sandbox.inside.proxies.settings import Settings
 from megatron_sspo.sandbox.inside.verdict import guard, unittests
 from megatron_sspo.sandbox.inside.verdict.checks import Rewriter
 from megatron_sspo.sandbox.inside.verdict.flow import Flow, names_of
@@ -57,6 +58,7 @@ def _run_tests(
         judge_side, flow, lambda n: None if expects_name_error else report(f"name {n!r} is not defined")
     )
     judge_side.files = OwnFiles(flow.nodes)
+    judge_side.settings = Settings(tests)
     sites = Sites(flow, is_detailed=False)
     record = namespace[RECORD] = Record(judge_side, flow, sites, lambda: _detailed_sites(tests))
     guard.install(flow.nodes, report)
