@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-_CONFIG = ConfigDict(strict=True, arbitrary_types_allowed=True)
+_CONFIG = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="forbid")
 
 
 class HintMismatch(Exception):

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from megatron_sspo.agent.agents import Agents
@@ -110,6 +110,17 @@ def sampling_of(run: Run, held_out: HeldOut) -> Sampling:
     return replace(sampling, max_tokens=held_out.max_tokens) if held_out.max_tokens else sampling
 
 
+def _agent_settings(rollouts: Rollouts, held_out: HeldOut) -> dict[str, Any]:
+    endpoint = asdict(rollouts.endpoint)
+    limits = {name: value for name, value in endpoint.items() if name not in ("address", "max_episodes")}
+    return {
+        "agent": rollouts.agent,
+        "agent_options": _as_json(rollouts.agent_options),
+        "endpoint": limits,
+        "max_prompt_tokens": held_out.prompts.max_tokens,
+    }
+
+
 def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
     """Returns everything that answers and rewards depend on, besides model and prompts, as JSON values."""
     name, options = _reward_of(run, held_out)
@@ -120,7 +131,7 @@ def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
         "reward_options": _as_json(options),
         "environment": rollouts.environment,
         "environment_options": _as_json(rollouts.environment_options) if rollouts.environment else {},
-        **({"agent": rollouts.agent, "agent_options": _as_json(rollouts.agent_options)} if rollouts.agent else {}),
+        **(_agent_settings(rollouts, held_out) if rollouts.agent else {}),
         "sampling": {
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,

@@ -74,7 +74,7 @@ def test_a_foreign_key_and_that_of_an_ended_episode_are_refused() -> None:
     async def do(base_url, session, server):
         place = urlsplit(base_url)
         root = f"{place.scheme}://{place.netloc}"
-        bearer = {"headers": {"Authorization": f"Bearer {session.key}"}}
+        bearer = {"headers": {"Authorization": f"bearer  {session.key}"}}
         assert (await post(f"{root}/v1", REQUEST, **bearer))[0] == 200
         found = [await post(f"{root}/{'x' * 43}/v1", REQUEST), await post(f"{root}/v1", REQUEST)]
         await server.remove(session)
@@ -144,9 +144,11 @@ def test_a_client_that_goes_away_cancels_its_turn() -> None:
                 break
             await asyncio.sleep(0.02)
         assert sampler.num_cancelled == 1
-        assert not session.in_progress
+        assert not session.in_progress and session.num_turns == 0
+        sampler.seconds = 0.0
+        assert [(await post(base_url, REQUEST))[0] for _ in range(2)] == [200, 400], "it is no turn of the two at most"
 
-    attack(do, sampler)
+    attack(do, sampler, max_turns=1)
 
 
 def test_a_client_that_sends_half_a_body_holds_up_nobody() -> None:
@@ -267,6 +269,12 @@ def test_what_is_not_offered_is_refused(option) -> None:
         parse_request(REQUEST | option)
 
 
+def test_a_limit_of_tokens_that_is_null_leaves_the_other_one() -> None:
+    given = {"messages": [{"role": "user", "content": "a"}]}
+    assert parse_request({**given, "max_completion_tokens": None, "max_tokens": 5}).max_tokens == 5
+    assert parse_request({**given, "max_completion_tokens": 4, "max_tokens": 5}).max_tokens == 4
+
+
 def test_parameters_of_sampling_are_the_runs() -> None:
     assert parse_request(REQUEST | {"temperature": 0.0, "top_p": 0.1, "seed": 4}) == parse_request(REQUEST)
 
@@ -292,6 +300,10 @@ def test_a_stream_has_the_answer_the_reason_the_usage_and_an_end() -> None:
         ("<think>so</think>3", Message("assistant", "3", "so")),
         ("<tool_call>{}</tool_call>", Message("assistant", "<tool_call>{}</tool_call>")),
         ('<tool_call>{"name": "rm"}</tool_call>', Message("assistant", '<tool_call>{"name": "rm"}</tool_call>')),
+        (
+            r'<tool_call>{"name": "add", "arguments": {"a": "\ud83d"}}</tool_call>',
+            Message("assistant", r'<tool_call>{"name": "add", "arguments": {"a": "\ud83d"}}</tool_call>'),
+        ),
         (
             "<tool_call>" + "[" * 100_000 + "</tool_call>",
             Message("assistant", "<tool_call>" + "[" * 100_000 + "</tool_call>"),
@@ -331,6 +343,11 @@ def test_a_message_that_is_sent_again_is_recognized() -> None:
         ({"content": "", "tool_calls": [again]}, True),
         ({"content": "", "tool_calls": [again], "reasoning_content": "so "}, True),
         ({"content": "", "tool_calls": [again], "reasoning_content": "no"}, False),
+        ({"content": "", "tool_calls": [{**again, "function": {"name": "add", "arguments": '{"a":1.0,"b":2}'}}]}, True),
+        (
+            {"content": "", "tool_calls": [{**again, "function": {"name": "add", "arguments": '{"a":1.5,"b":2}'}}]},
+            False,
+        ),
         ({"content": "", "tool_calls": [again, call]}, False),
         ({"content": "x", "tool_calls": [call]}, False),
     ):

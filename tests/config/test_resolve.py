@@ -287,3 +287,8 @@ def test_values_of_an_environment(tmp_path: Path, values: str, message: str) -> 
     with pytest.raises(UserError) as caught:
         open_environment(Rollouts(environment=f"{path}:build"), max_prompt_tokens=8)
     assert message in str(caught.value)
+
+
+def test_an_unknown_field_of_a_dataclass_in_an_option_is_refused() -> None:
+    with pytest.raises(UserError, match=r"the option weights must be a value of the type .*, but is .*answr"):
+        check_options(annotated, {"weights": {"answr": 2.0}}, "the reward 'x'")

@@ -160,7 +160,7 @@ def _tools(given: Any) -> list[dict[str, Any]]:
     for number, tool in enumerate(given or []):
         if tool.get("type") not in (None, "custom"):
             raise Refusal(f"tools[{number}] must have the type custom: tools of a server are not supported")
-        function = {"name": tool.get("name"), "description": tool.get("description") or ""}
+        function = {name: tool[name] for name in ("name", "description") if tool.get(name)}
         found.append({"type": "function", "function": function | {"parameters": tool.get("input_schema") or {}}})
     return parse_tools(found)
 

@@ -43,7 +43,9 @@ def parse_request(content: Any) -> ChatRequest:
         messages=parse_messages(content.get("messages")),
         tools=tools,
         model=read_model(content.get("model")),
-        max_tokens=read_max_tokens(content.get("max_completion_tokens", content.get("max_tokens"))),
+        max_tokens=read_max_tokens(
+            content.get("max_tokens" if content.get("max_completion_tokens") is None else "max_completion_tokens")
+        ),
         stop=read_stop(content.get("stop"), "stop"),
         parse_calls=bool(tools) and content.get("tool_choice") != "none",
         required_form=_required_form(content, tools),

@@ -134,7 +134,7 @@ def _reward(agent: "asyncio.Future[Any]", session: Session) -> dict[str, float] 
     error = asyncio.CancelledError("the agent was cancelled") if agent.cancelled() else agent.exception()
     if error is None:
         return reward_parts(agent.result())
-    if session.num_turns or session.num_refused:
+    if session.num_begun or session.num_refused:
         return None
     with user_code_errors("the agent", always=True):
         raise error

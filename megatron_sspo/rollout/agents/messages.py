@@ -33,9 +33,12 @@ class Call:
 
     @property
     def normal(self) -> tuple[str, str]:
-        """The call with its arguments in one form of JSON, since clients write the same JSON differently."""
+        """The call with its arguments in one form of JSON, since clients write the same JSON differently.
+
+        No arguments are those of `{}`, and 1.0 is 1: JavaScript has one kind of numbers.
+        """
         try:
-            return self.name, json.dumps(parse_strict_json(self.arguments), sort_keys=True)
+            return self.name, json.dumps(_with_integers(parse_strict_json(self.arguments or "{}")), sort_keys=True)
         except ValueError:
             return self.name, self.arguments
 
@@ -108,6 +111,15 @@ def _parse(message: Any, place: str) -> Message:
     return found
 
 
+def _with_integers(value: Any) -> Any:
+    """Returns a JSON value in which whole numbers are integers."""
+    if isinstance(value, dict):
+        return {name: _with_integers(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def read_text(value: Any, place: str) -> str:
     """Reads a text, or the parts of one. Raises Refusal if it has images or other parts that are not text."""
     if value is None:
@@ -130,12 +142,19 @@ def _call(call: Any, place: str) -> Call:
     return Call(check_text(function["name"], place), arguments or "{}", read_text(call.get("id"), f"{place}.id"))
 
 
-def check_text(text: str, place: str) -> str:
-    """Returns a text that can be encoded. Raises Refusal for halves of surrogate pairs, which JSON can write."""
+def is_encodable(text: str) -> bool:
+    """Returns whether a text has no halves of surrogate pairs, which JSON can write and UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Refusal(f"{place} has half of a surrogate pair, which is no character") from None
+        return False
+    return True
+
+
+def check_text(text: str, place: str) -> str:
+    """Returns a text that can be encoded. Raises Refusal for another."""
+    if not is_encodable(text):
+        raise Refusal(f"{place} has half of a surrogate pair, which is no character")
     return text
 
 

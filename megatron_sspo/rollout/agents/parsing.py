@@ -5,7 +5,7 @@ import re
 import uuid
 from collections.abc import Collection
 
-from megatron_sspo.rollout.agents.messages import Call, Message
+from megatron_sspo.rollout.agents.messages import Call, Message, is_encodable
 from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -44,7 +44,7 @@ def parse_answer(text: str, tools: Collection[str]) -> Message:
 
 
 def parse_call(text: str, tools: Collection[str]) -> Call | None:
-    """Reads {"name": ..., "arguments": {...}}; None if it is malformed or names no tool."""
+    """Reads {"name": ..., "arguments": {...}}; None if it is malformed, names no tool, or no client could send it."""
     try:
         found = parse_strict_json(text)
     except ValueError:
@@ -52,11 +52,8 @@ def parse_call(text: str, tools: Collection[str]) -> Call | None:
     if not isinstance(found, dict) or not isinstance(found.get(_NAME), str) or found[_NAME] not in tools:
         return None
     arguments = found.get(_ARGUMENTS, {})
-    return Call(
-        found[_NAME],
-        arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
-        new_call_id(),
-    )
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return Call(found[_NAME], text, new_call_id()) if is_encodable(text) else None
 
 
 def new_call_id() -> str:

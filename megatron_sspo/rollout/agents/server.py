@@ -94,7 +94,8 @@ class EndpointServer:
 
     def _session(self, request: web.Request) -> Session:
         headers = request.headers
-        bearer = headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        scheme, _, bearer = headers.get("Authorization", "").partition(" ")
+        bearer = bearer.strip() if scheme.lower() == "bearer" else ""
         found = self._sessions.get(request.match_info.get("key", headers.get("x-api-key", bearer)))
         if found is None:
             raise Refusal("no episode with this key is in progress", status=401, code="invalid_api_key")

@@ -71,7 +71,7 @@ class Session:
     ) -> None:
         self.key = secrets.token_urlsafe(32)
         self.tree = Tree()
-        self.num_turns = self.num_refused = 0
+        self.num_begun = self.num_refused = 0  # turns that were begun, some of which have no answer; refused requests
         self.refusal: Refusal | None = None  # the last refusal
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # fails if the engine does
         self.in_progress: set[asyncio.Task[Any]] = set()
@@ -79,6 +79,11 @@ class Session:
         self.last_text = ""
         self._sampler, self._template, self._tokenizer, self._limits = sampler, template, tokenizer, limits
         self._max_tokens, self._vocab_size = max_tokens, vocab_size
+
+    @property
+    def num_turns(self) -> int:
+        """The number of requests that were answered."""
+        return len(self.tree.turns)
 
     def admit(self) -> None:
         """Raises Refusal if as many requests are in progress as are allowed; clients then try again."""
@@ -95,7 +100,7 @@ class Session:
                 refused.
         """
         self._check_form(request)
-        if self.num_turns >= self._limits.max_turns:
+        if self.num_turns + len(self._sampling) >= self._limits.max_turns:
             raise Refusal(f"the episode has had its {self._limits.max_turns} turns", code="episode_budget_exceeded")
         parent, prompt = self._prompt(request)
         room = self._max_tokens - len(prompt)
@@ -114,7 +119,7 @@ class Session:
                 f"the episode has had its {self._limits.max_branches} branches: continue one of its conversations",
                 code="episode_budget_exceeded",
             )
-        number, self.num_turns = self.num_turns, self.num_turns + 1
+        number, self.num_begun = self.num_begun, self.num_begun + 1
         in_progress = parent, is_new_branch
         self._sampling.append(in_progress)
         try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.agents.messages import Call, Message, Refusal, names_of
+from megatron_sspo.rollout.agents.messages import Call, Message, Refusal, is_encodable, names_of
 from megatron_sspo.rollout.agents.parsing import new_call_id, parse_answer
 from megatron_sspo.rollout.agents.tree import Sampled
 from megatron_sspo.rollout.servers.client import RequestRejected
@@ -72,5 +72,7 @@ class ServedSampler:
                     f"a server answered /parse_function_call in another form ({error!r}): {str(answer)[:200]}; install "
                     "the release of SGLang that the documentation names"
                 ) from error
+            if not all(is_encodable(call.arguments) for call in calls):
+                return found  # no client could send such a call again: it stays in the content
             found = replace(found, content=answer.get("normal_text") or "", calls=tuple(calls))
         return found
