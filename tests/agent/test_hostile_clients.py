@@ -18,7 +18,7 @@ from tests.agent.talking_models import post, say, tokenizer, user
 from tests.agent.test_attacks import REQUEST, TOOL, Fixed
 from tests.rollout import tiny_models
 
-SECRET = "98765"
+SECRET = "987654321098765"  # so long that no random id has it
 MIB = 1 << 20
 
 

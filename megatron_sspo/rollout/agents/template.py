@@ -1,5 +1,6 @@
 """Renders conversations with the tokenizer's chat template, with tools."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -9,7 +10,7 @@ from typing import Any
 
 from megatron_sspo.data.template import MAX_CHARACTERS
 from megatron_sspo.errors import UserError, first_line
-from megatron_sspo.rollout.agents.messages import Message, Refusal
+from megatron_sspo.rollout.agents.messages import Call, Message, Refusal
 
 
 class ChatTemplate:
@@ -121,14 +122,19 @@ class ChatTemplate:
         return tokens
 
     def _separators(self) -> set[str]:
-        """Returns the tokens in brackets that the template writes around messages, such as DeepSeek's `<｜User｜>`."""
-        roles = ("user", "assistant", "user")
-        try:
-            text = self._render([{"role": role, "content": "task"} for role in roles], [], is_answered=True)
-        except Exception:  # see `prompt`; a template may accept one message alone
-            return set()
+        """Returns the tokens in brackets that the template writes around messages, such as DeepSeek's `<｜User｜>`.
+
+        Those around calls and results of tools, as Qwen's `<tool_response>`, are among them.
+        """
+        user, called = Message("user", "task"), Message("assistant", calls=(Call("task", "{}", "task"),))
+        result = Message("tool", "task", answers_call="task", name="task")
+        texts: list[str] = []
+        for messages in ((user, Message("assistant", "task"), user), (user, called, result)):
+            with contextlib.suppress(Exception):  # see `prompt`; a template may accept one message alone, or no tools
+                texts.append(self._render([message.for_template() for message in messages], [], is_answered=True))
         added = {token.content for token in self._tokenizer.added_tokens_decoder.values()}
-        return {token for token in added - {""} if token in text and not _is_word(token[0] + token[-1])}
+        found = {token for token in added - {""} if not _is_word(token[0] + token[-1])}
+        return {token for token in found if any(token in text for text in texts)}
 
     def _first_token(self) -> int:
         try:
