@@ -5,7 +5,6 @@ from torch import Tensor
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Objective, Segments, Sums
-from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.checks import takes
 from megatron_sspo.objective.inputs import needs_of
 
@@ -65,9 +64,3 @@ def _row_advantages(advantages: Tensor, mask: Tensor) -> Tensor:
             "estimator of whole responses, such as grpo or rloo"
         )
     return high.masked_fill(~mask.any(dim=1), 0.0)
-
-
-def counts_tokens(objective: Objective) -> bool:
-    """Returns whether the divisor depends on the number of tokens."""
-    average = average_of(objective)
-    return average.divisor(1, 1) != average.divisor(1, 2)

@@ -11,10 +11,10 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.integrations.padded import check_objective, counts_tokens, padded_sums, segments_of
+from megatron_sspo.integrations.padded import check_objective, padded_sums, segments_of
 from megatron_sspo.integrations.shares import Shares
 from megatron_sspo.objective import Objective, Penalties, Sums, sspo
-from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.average import average_of, counts_tokens
 from megatron_sspo.objective.correction import scale_gradient
 
 _RELEASE = "1.16."

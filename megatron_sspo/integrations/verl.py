@@ -18,10 +18,10 @@ from verl.workers.config import PolicyLossConfig
 
 from megatron_sspo.config.expression import read_objective
 from megatron_sspo.errors import UserError
-from megatron_sspo.integrations.padded import check_objective, counts_tokens, padded_sums, segments_of
+from megatron_sspo.integrations.padded import check_objective, padded_sums, segments_of
 from megatron_sspo.integrations.shares import Shares
 from megatron_sspo.objective import Objective, OverLength
-from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.average import average_of, counts_tokens
 from megatron_sspo.objective.correction import scale_gradient
 
 LOSS_MODE = "megatron_sspo"

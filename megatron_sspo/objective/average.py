@@ -67,3 +67,9 @@ class OverLength:
 def average_of(objective: object) -> Average:
     """Returns the `average` of an objective; an objective without that attribute is a mean over sequences."""
     return getattr(objective, "average", OverSequences())
+
+
+def counts_tokens(objective: object) -> bool:
+    """Returns whether the divisor of an objective's average depends on the number of tokens."""
+    average = average_of(objective)
+    return average.divisor(1, 1) != average.divisor(1, 2)

@@ -12,7 +12,7 @@ from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.objective import Correction, Penalties
-from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.average import average_of, counts_tokens
 from megatron_sspo.policy.forward_step import ForwardStep, Objective, loss_scale, policy_loss
 from megatron_sspo.types import Rollout
 
@@ -157,12 +157,11 @@ def policy_step(
     for name, number in numbers.items():
         if not number > 0:
             raise ValueError(f"{name} is {number}, and must be above 0")
-    average = average_of(objective)
-    if num_tokens < 1 and average.divisor(num_sequences, 1) != average.divisor(num_sequences, 2):
+    if num_tokens < 1 and counts_tokens(objective):
         raise ValueError(
             "the objective's average is over the response tokens of the whole batch: give policy_step num_tokens"
         )
-    divisor = average.divisor(num_sequences, num_tokens)
+    divisor = average_of(objective).divisor(num_sequences, num_tokens)
     scale = loss_scale(num_microbatches=num_microbatches, divisor=divisor)
     return _OwnLoopStep(
         loss=policy_loss(objective, penalties, correction, scale=scale),
