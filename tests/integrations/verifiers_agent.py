@@ -55,7 +55,8 @@ def test_episodes_have_the_rubrics_rewards_by_name_and_the_tools() -> None:
                 await vf.run(base_url, task(0))
             with pytest.raises(UserError, match="no number of a task"):
                 await vf.run(base_url, prompt())
-            session.num_turns, sampler.seconds = 0, 60.0
+            session.tree.turns.clear()  # the episode has all of its turns again
+            sampler.seconds = 60.0
             episode = asyncio.create_task(vf.run(base_url, task(0)))
             while not session.in_progress:
                 await asyncio.sleep(0.05)
@@ -66,7 +67,8 @@ def test_episodes_have_the_rubrics_rewards_by_name_and_the_tools() -> None:
             vf._process.kill()
             with pytest.raises(RuntimeError, match="was killed by SIGKILL"):
                 await vf.run(base_url, task(0))
-            session.num_turns, sampler.seconds = 0, 0.0
+            session.tree.turns.clear()  # the episode has all of its turns again
+            sampler.seconds = 0.0
             sampler.prompts.clear()
             async with asyncio.timeout(500):
                 assert await vf.run(base_url, task(1)) == {"answer": 1.0, "used_tool": 0.1}, "by another process"
