@@ -2,14 +2,19 @@
 # Functions that the scripts of this folder share; they source this file in their job. slurm/README.md explains the
 # variables that a user sets.
 
-PROJECT=${PROJECT:-$SLURM_SUBMIT_DIR}
+[[ ${SLURM_JOB_ID:-} ]] || {
+    echo "SLURM_JOB_ID is not set: submit this script with sbatch" >&2
+    exit 1
+}
+# Steps run in PROJECT, and containers mount only absolute paths, so a relative path is one of the folder of sbatch.
+PROJECT=$(realpath -ms -- "$PROJECT")
 PYTHON=${PYTHON:-$PROJECT/.venv/bin/python}
 SERVER_PYTHON=${SERVER_PYTHON:-$PROJECT/.venv-sglang/bin/python}
 CONTAINER=${CONTAINER:-}
 SERVER_CONTAINER=${SERVER_CONTAINER:-$CONTAINER}
 MOUNTS=${MOUNTS:-}
 INTERFACE=${INTERFACE:-}
-RUN=${RUN:-$PROJECT/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID}
+RUN=$(realpath -ms -- "${RUN:-$PROJECT/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID}")
 
 export PYTHONPATH=$PROJECT${PYTHONPATH:+:$PYTHONPATH}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false
@@ -41,6 +46,14 @@ fail() {
     end_steps
     say "the job ends: $*"
     exit 1
+}
+
+# check_numbers NAME...: ends the job if one of these variables is no whole number of at most six digits.
+check_numbers() {
+    local name
+    for name in "$@"; do
+        [[ ${!name} =~ ^(0|[1-9][0-9]{0,5})$ ]] || fail "$name is '${!name}': write a whole number, such as $name=1"
+    done
 }
 
 join() {

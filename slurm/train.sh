@@ -3,7 +3,8 @@
 
 set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=job.sh
-. "${PROJECT:-$SLURM_SUBMIT_DIR}/slurm/job.sh"
+. "$PROJECT/slurm/job.sh"
+check_numbers SERVER_NODES SERVERS_PER_NODE RANKS_PER_NODE
 
 STOPPED_BY_SIGNAL=85 # megatron_sspo/processes/stop.py: saved, to be requeued
 STOPPED_BY_FILE=86   # saved, and a user wanted it to end
@@ -53,6 +54,7 @@ leave() {
 # Sets server_nodes to the first SERVER_NODES nodes of the job, train_nodes to the others; with 0, both are all nodes.
 # shellcheck disable=SC2153
 divide_nodes() {
+    ((RANKS_PER_NODE)) || fail "RANKS_PER_NODE=0 leaves no trainer on a node: write 1 or more"
     ((SERVER_NODES < ${#nodes[@]})) ||
         fail "SERVER_NODES=$SERVER_NODES leaves no trainer among ${#nodes[@]} nodes: sbatch --nodes=$((SERVER_NODES + 1)) or more"
     train_nodes=$(join "${nodes[@]:SERVER_NODES}")

@@ -29,6 +29,7 @@ VARIABLES = (
     "INTERFACE",
     "PROJECT",
 )
+_FOLDERS = ("RUN", "SERVERS")
 SCRIPT = "slurm/train.sbatch"
 SWEEP_SCRIPT = "slurm/sweep.sbatch"
 _SHARED = Path("slurm/job.sh")  # every script sources it
@@ -77,7 +78,7 @@ class SlurmJob:
     def run_folder(self) -> Path:
         """The run's folder: RUN, or a new one, in whose name the script has the number that Slurm gives the job."""
         new = self.project / "runs" / f"{self.all_options().get('job-name', 'job')}-JOB_ID"
-        return Path(self.variables.get("RUN") or new)
+        return Path(self.variables["RUN"]).absolute() if self.variables.get("RUN") else new
 
     @property
     def arguments(self) -> list[str]:
@@ -86,8 +87,12 @@ class SlurmJob:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables, the project, and an interpreter if the project has none: a job cannot find these itself."""
-        found = {**self.variables, "PROJECT": str(self.project)}
+        """The variables, the project, and an interpreter if the project has none: a job cannot find these itself.
+
+        Folders are absolute, because the job's working folder is the project, not the one where RUN was set.
+        """
+        folders = {name: str(Path(self.variables[name]).absolute()) for name in _FOLDERS if self.variables.get(name)}
+        found = {**self.variables, **folders, "PROJECT": str(self.project)}
         if not (self.project / ".venv" / "bin" / "python").exists() and "CONTAINER" not in found:
             found.setdefault("PYTHON", sys.executable)
         return found
@@ -103,9 +108,14 @@ class SlurmJob:
 
     def all_options(self) -> dict[str, str]:
         """Returns the sbatch options in effect, name -> value: later ones, and the job's over the script's, win."""
-        lines = re.findall(r"^#SBATCH (.+)$", self._script_text(), re.MULTILINE)
-        words = [*(word for line in lines for word in _split(line, f"{self.script} has #SBATCH {line}")), *self.options]
+        words = [*self._script_options(), *self.options]
         return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
+
+    def _script_options(self) -> list[str]:
+        """Returns the options of the script's lines `#SBATCH`, which end for sbatch at the script's first command."""
+        head = re.match(r"(?:[ \t]*(?:#.*)?\n)*", self._script_text())
+        lines = re.findall(r"^#SBATCH[ \t]+(.+)$", head[0] if head else "", re.MULTILINE)
+        return [word for line in lines for word in _split(line, f"{self.script} has '#SBATCH {line}'", comments=True)]
 
     def variable(self, name: str) -> str:
         """Returns a variable's value in the job: the given one or the script's default; "" if a node determines it."""
@@ -145,7 +155,7 @@ def project_folder(variables: Mapping[str, str]) -> Path:
     A package that pip has installed has no checkout; then it is the working folder in any case.
     """
     if "PROJECT" in variables:
-        return Path(variables["PROJECT"])
+        return Path(variables["PROJECT"]).absolute()
     checkout = _PACKAGE.parent
     return Path.cwd() if (Path.cwd() / _SHARED).exists() or not (checkout / _SHARED).exists() else checkout
 
@@ -156,19 +166,23 @@ def split_options(text: str) -> list[str]:
     Raises:
         UserError: a word is not a long option `--name` or `--name=value`, or a quote is not closed.
     """
-    options = _split(text, f"--sbatch is {text!r}")
-    for word in options:
-        if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", word):
-            raise UserError(f"{word!r} is not an sbatch option of the form --name=value: write it as --nodes=6")
-    return options
+    return _split(text, f"--sbatch is {text!r}")
 
 
-def _split(text: str, what: str) -> list[str]:
-    """Splits a text as a shell does. Raises a UserError that begins with `what` if a quote is not closed."""
+def _split(text: str, what: str, *, comments: bool = False) -> list[str]:
+    """Splits a text into options as a shell does, optionally without what follows a #.
+
+    Raises:
+        UserError: a quote is not closed, or a word is no long option; the message begins with `what`.
+    """
     try:
-        return shlex.split(text)
+        options = shlex.split(text, comments=comments)
     except ValueError as error:
         raise UserError(f"{what}, which a shell cannot read ({error}): close its quotes") from error
+    for word in options:
+        if not re.fullmatch(r"--[a-z][a-z0-9-]*(=.*)?", word, re.DOTALL):
+            raise UserError(f"{what}: {word!r} is not an option of the form --name=value: write it as --nodes=6")
+    return options
 
 
 def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
@@ -184,6 +198,12 @@ def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
     """
     given = job.all_options()
     gpus = given.get("gpus-per-node", "")
+    for name in ("SERVER_NODES", "SERVERS_PER_NODE", "RANKS_PER_NODE"):
+        value = job.variables.get(name)
+        if value and not re.fullmatch(r"0|[1-9]\d{0,5}", value):
+            raise UserError(f"{name} is {value!r}: write a whole number, such as {name}=1")
+    if job.variables.get("RANKS_PER_NODE") == "0":
+        raise UserError("RANKS_PER_NODE=0 leaves no trainer on a node: write 1 or more")
     numbers = (job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE") or gpus)
     server_nodes, ranks = (int(number) if number.isdigit() else None for number in numbers)
     nodes = re.fullmatch(r"(\d+)(?:-(\d+))?", given.get("nodes", ""))

@@ -59,7 +59,7 @@ def test_check_refuses_what_does_not_fit(tmp_path, capsys) -> None:
     [
         *(([f"--memory={value}"], "the memory of a GPU in GB is a") for value in ("nan", "inf", "1e400", "-1", "0")),
         (["--sbatch=--comment='x", "--on=slurm"], "which a shell cannot read (No closing quotation): close its quotes"),
-        (["--script=slurm/quote.sbatch", "--on=slurm"], "slurm/quote.sbatch has #SBATCH --comment='x, which a shell"),
+        (["--script=slurm/quote.sbatch", "--on=slurm"], "slurm/quote.sbatch has '#SBATCH --comment='x', which a shell"),
         (["--script=slurm/binary.sbatch", "--on=slurm"], "slurm/binary.sbatch is not UTF-8 text: byte 0 is not valid"),
         (["--machine=b200x8"], "--machine is for a rehearsal: add --rehearse"),
         (["--account=x.json"], "--account is for a rehearsal: add --rehearse"),
@@ -151,7 +151,7 @@ def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, ca
             ["--on", "slurm"],
             "3 nodes, 1 of them for servers, with 8 ranks on each of the others, but the layout needs 2 ranks",
         ),
-        (["--on", "slurm", "--sbatch=--nodes 3"], "'3' is not an sbatch option"),
+        (["--on", "slurm", "--sbatch=--nodes 3"], "--sbatch is '--nodes 3': '3' is not an option of the form --name="),
         (
             ["--on", "slurm", "--script=slurm/none.sbatch"],
             "has no slurm/none.sbatch: start from a project of `megatron-sspo new` or a checkout",
@@ -182,6 +182,47 @@ def test_what_a_script_sets_is_known() -> None:
     assert "rollouts.options.server.tp_size=4" in job.script_assignments()
     check_size(job, {32})
     assert SlurmJob(recipe=RECIPE).variable("RANKS_PER_NODE") == ""  # as many as a node has GPUs
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("#SBATCH --nodes=2 # two\n#SBATCH\t--mem=0\n\n# more\n#SBATCH --x11\n", {"nodes": "2", "mem": "0", "x11": ""}),
+        ("#SBATCH --nodes=2\ntrue\n#SBATCH --nodes=3\n", {"nodes": "2"}),
+        ("##SBATCH --nodes=2\n# SBATCH --nodes=3\n", {}),
+        ("#SBATCH --nodes 2\n", "slurm/own.sbatch has '#SBATCH --nodes 2': '2' is not an option of the form --name="),
+        ("#SBATCH -A mine\n", "slurm/own.sbatch has '#SBATCH -A mine': '-A' is not an option of the form --name="),
+    ],
+)
+def test_lines_of_options_are_read_as_sbatch_does_or_refused(tmp_path, lines, found) -> None:
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "own.sbatch").write_text(f"#!/bin/bash\n{lines}")
+    job = SlurmJob(recipe=RECIPE, script="slurm/own.sbatch", variables={"PROJECT": str(tmp_path)})
+    if isinstance(found, dict):
+        assert job.all_options() == found
+    else:
+        with pytest.raises(UserError, match=re.escape(found)):
+            job.all_options()
+
+
+def test_relative_folders_are_those_of_the_command(tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine").symlink_to(ROOT)
+    monkeypatch.chdir(tmp_path)
+    job = SlurmJob(recipe=RECIPE, variables={"PROJECT": "mine", "RUN": "runs/old", "SERVERS": "servers"})
+    assert job.run_folder == tmp_path / "runs" / "old"
+    assert {name: job.environment[name] for name in ("PROJECT", "RUN", "SERVERS")} == {
+        "PROJECT": f"{tmp_path}/mine",
+        "RUN": f"{tmp_path}/runs/old",
+        "SERVERS": f"{tmp_path}/servers",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("SERVER_NODES", "-1"), ("RANKS_PER_NODE", "08"), ("RANKS_PER_NODE", "0"), ("SERVERS_PER_NODE", "x")]
+)
+def test_sizes_are_whole_numbers(name, value) -> None:
+    with pytest.raises(UserError, match=f"{name}( is '{value}': write a whole number|=0 leaves no trainer)"):
+        check_size(SlurmJob(recipe=RECIPE, script=PAPER, variables={name: value}), {16})
 
 
 def test_a_range_of_nodes_needs_a_layout_for_each_number() -> None:

@@ -1,5 +1,6 @@
 """Reactions of slurm/job.sh to the output of Slurm's commands; tests/cluster runs the whole script."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder: Path, script: str, **commands: str) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, script: str, variables: dict[str, str] | None = None, **commands: str) -> "subprocess.CompletedProcess[str]":
     """Runs a script that sources job.sh, with these stand-ins for Slurm's commands and without pauses."""
     for name, body in {"squeue": "", "srun": "", "scontrol": "", **commands}.items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -19,6 +20,8 @@ def run(folder: Path, script: str, **commands: str) -> "subprocess.CompletedProc
         "SLURM_JOB_NAME": "job",
         "SLURM_JOB_NODELIST": "n1",
         "SLURM_SUBMIT_DIR": str(folder),
+        "PROJECT": str(folder),
+        **(variables or {}),
     }
     program = f". {ROOT}/slurm/job.sh; pause() {{ ((SECONDS += 10)); }}; {script}"
     return subprocess.run(
@@ -83,3 +86,41 @@ def test_gloo_does_not_listen_at_a_loopback_address(tmp_path, own, given, expect
     script = f'export GLOO_SOCKET_IFNAME={given}; begin; echo "${{address_of[n1]}}"; {step}'
     done = run(tmp_path, script, **commands)
     assert done.stdout.splitlines()[1:] == ["10.0.0.7", f"={expected}"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("runs/x", "{}/runs/x"), ("../x", "{}/../x"), ("/s/r", "/s/r"), ("", "{}/runs/job-7")]
+)
+def test_a_relative_folder_is_one_of_the_folder_of_sbatch(tmp_path, given, expected) -> None:
+    done = run(tmp_path, 'echo "$RUN"; echo "$PROJECT"', {"RUN": given, "PROJECT": "."})
+    assert done.stdout.splitlines() == [os.path.normpath(expected.format(tmp_path)), str(tmp_path)], done.stderr
+
+
+@pytest.mark.parametrize("value", ["-1", "08", "2x", "two", "", " 1", "1 2", "9" * 20, "a[$(touch x)]"])
+def test_a_size_is_a_whole_number(tmp_path, value) -> None:
+    done = run(tmp_path, "check_numbers SERVER_NODES; echo goes on", {"SERVER_NODES": value})
+    assert done.stdout.endswith(f"the job ends: SERVER_NODES is '{value}': write a whole number, such as SERVER_NODES=1\n")
+    assert done.returncode == 1 and not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "slurm").glob("*.sbatch")))
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, ". has no slurm/job.sh: submit this script from the folder that has slurm/, or set PROJECT"),
+        ({"SLURM_SUBMIT_DIR": "/none"}, "/none has no slurm/job.sh: submit this script from the folder that has"),
+        ({"PROJECT": str(ROOT)}, "SLURM_JOB_ID is not set: submit this script with sbatch"),
+    ],
+)
+def test_a_script_that_sbatch_has_not_started_or_from_elsewhere(tmp_path, script, variables, message) -> None:
+    (tmp_path / "array").mkdir()
+    (tmp_path / "array" / "1").write_bytes(b"run\0")
+    done = subprocess.run(
+        ["bash", ROOT / "slurm" / script, tmp_path, "1"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", **variables},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith(message)
