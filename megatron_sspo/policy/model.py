@@ -54,7 +54,35 @@ def transformer_config(
         **_expert_fields(architecture, parallel, options, routing_replay=routing_replay),
     }
     fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
-    return construct(TransformerConfig, fields, options, "megatron")
+    transformer = construct(TransformerConfig, fields, options, "megatron")
+    _check_schedule(transformer, parallel)
+    return transformer
+
+
+def _check_schedule(transformer: TransformerConfig, parallel: Parallel) -> None:
+    """Raises a UserError for fields that Megatron's pipeline schedules refuse, which they do in their first pass."""
+    interleaved = parallel.virtual_pipeline > 1
+    if parallel.pipeline > 1 and transformer.overlap_p2p_comm and (transformer.batch_p2p_comm or not interleaved):
+        raise UserError(
+            "megatron.overlap_p2p_comm and megatron.batch_p2p_comm are both true, and the schedule can do one of them: "
+            "leave both out"
+            if interleaved
+            else "megatron.overlap_p2p_comm is true, and only the schedule of parallel.virtual_pipeline > 1 can "
+            "overlap its sends: leave it out"
+        )
+    chunks = transformer.virtual_pipeline_model_parallel_size or 1
+    if chunks != parallel.virtual_pipeline:
+        raise UserError(
+            f"megatron.pipeline_model_parallel_layout has {chunks * parallel.pipeline} parts, and the layout "
+            f"{parallel.virtual_pipeline * parallel.pipeline}: set parallel.virtual_pipeline={chunks}, or give it one "
+            "part for each stage"
+        )
+    kind, coefficient = transformer.moe_router_load_balancing_type, transformer.moe_aux_loss_coeff
+    if isinstance(kind, list) != isinstance(coefficient, list):
+        raise UserError(
+            f"megatron.moe_router_load_balancing_type is {kind} and megatron.moe_aux_loss_coeff is {coefficient}: one "
+            "of them is a list, so make both lists of the same length, or neither"
+        )
 
 
 def _layout_fields(parallel: Parallel, dtype: torch.dtype, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,7 @@ _MUST_STAY = {
     "hybrid_context_parallel": "its schedule takes microbatches of another form than the trainer's",
     "moe_apply_probs_on_input": "it multiplies the input of an expert by its weight, and the engine the output",
     "num_distributed_optimizer_instances": "the optimizer is sharded over all data-parallel ranks",
+    "microbatch_group_size_per_vp_stage": "microbatches come in groups of parallel.pipeline",
     "test_mode": "it compares layers with Transformer Engine's in every forward pass, and trains nothing",
 }
 # values of `moe_router_load_balancing_type`. Megatron's "sinkhorn" chooses other experts than the engine does.
@@ -115,7 +116,6 @@ _RANGES: dict[str, Any] = {
     "num_layers_in_first_pipeline_stage": Count,
     "num_layers_in_last_pipeline_stage": Count,
     "recompute_num_layers": Count,
-    "microbatch_group_size_per_vp_stage": Count,
     "num_microbatches_with_partial_activation_checkpoints": Count,
     "bucket_size": Count,
 }

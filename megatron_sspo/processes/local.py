@@ -98,7 +98,7 @@ def check_tasks() -> None:
 
 
 def _number(name: str, text: str, least: int, most: int = sys.maxsize) -> int:
-    if not (text.isascii() and text.strip().isdecimal()) or not least <= int(text) <= most:
+    if not (text.isascii() and text.strip().isdecimal() and len(text) < 20) or not least <= int(text) <= most:
         limits = f"{least} or more" if most == sys.maxsize else f"{least} to {most}"
         raise UserError(f"the environment variable {name} is {text!r}: it must be {limits}, or not set")
     return int(text)
