@@ -19,5 +19,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     from megatron_sspo.project.new import write_project
 
     write_project(options.folder)
-    print(f"cd {shlex.quote(str(options.folder))} && megatron-sspo train recipe.py")
+    folder = str(options.folder)
+    place = f"./{folder}" if folder.startswith("-") else folder  # cd would take a leading - for an option
+    print(f"cd {shlex.quote(place)} && megatron-sspo train recipe.py")
     return 0

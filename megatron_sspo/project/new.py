@@ -22,20 +22,14 @@ def write_project(folder: Path) -> None:
     Raises:
         UserError: the folder exists, or it cannot be written.
     """
-    if os.path.lexists(folder):
+    real = Path(os.path.realpath(folder))  # of missing/.. it is the working folder, which exists
+    if os.path.lexists(folder) or real.exists():
         raise UserError(f"{folder} exists already: name a new folder, or remove it")
-    folder = folder.absolute()
-    temporary = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    temporary = real.with_name(f".new-{os.getpid()}")
     with os_errors_as_user_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        real.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # copyfile: the files of an installed package may be read-only
-            shutil.copytree(
-                TEMPLATE,
-                temporary,
-                ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"),
-                copy_function=shutil.copyfile,
-            )
+            _copy_template(temporary)
             for path in (*temporary.glob("paper/*.py"), *temporary.glob("slurm/*.sbatch")):  # recipes are in examples/
                 text = path.read_text(encoding="utf-8").replace(" examples/", " paper/")
                 path.write_text(_PAGE.sub(r"\g<0> of megatron_sspo", text), encoding="utf-8")
@@ -45,9 +39,17 @@ def write_project(folder: Path) -> None:
             if done.returncode:
                 *_, reason = done.stderr.splitlines() or [f"exit code {done.returncode}"]
                 raise UserError(f"cannot write the rows of {folder}: {reason}; make room, or choose another disk")
-            temporary.rename(folder)
-        except shutil.Error as error:  # of all files that could not be copied
-            (_, _, reason), *_ = error.args[0]
-            raise UserError(f"cannot write into {folder}: {reason}; make room, or choose another disk") from error
+            temporary.rename(real)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _copy_template(target: Path) -> None:
+    """Copies the template without the modes of its files: those of an installed package may be read-only."""
+    for folder, folders, files in os.walk(TEMPLATE, followlinks=True):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        place = target / Path(folder).relative_to(TEMPLATE)
+        place.mkdir()
+        for name in files:
+            if not name.endswith(".jsonl"):
+                shutil.copyfile(Path(folder, name), place / name)

@@ -60,16 +60,16 @@ REFUSED = {
     "parallel=Parallel(data=3, expert=3)": "parallel.expert is 3, which does not divide the model's 8 experts",
     "parallel=Parallel(pipeline=3)": "parallel.pipeline × parallel.virtual_pipeline is 3, which does not divide",
     "parallel=Parallel(tensor=2)": "experts under parallel.tensor > 1 need parallel.sequence=true",
-    "parallel=Parallel(pipeline=2), megatron={'num_layers_in_first_pipeline_stage': 9}": "_pipeline_stage would give the "
-    "2 stages 9, -5 of the model's 4 layers: choose numbers that leave each other stage equally many",
-    "parallel=Parallel(pipeline=3), megatron={'num_layers_in_last_pipeline_stage': 1}": "stages 2, 2, 1 of the model's 4",
+    "parallel=Parallel(pipeline=2), megatron={'num_layers_in_first_pipeline_stage': 9}": "_pipeline_stage would give "
+    "the 2 stages 9, -5 of the model's 4 layers: choose numbers that leave each other stage equally many",
+    "parallel=Parallel(pipeline=3), megatron={'num_layers_in_last_pipeline_stage': 1}": "3 stages 2, 2, 1 of the",
     "parallel=Parallel(pipeline=2), megatron={'num_layers_in_first_pipeline_stage': 4}": "2 stages 4, 0 of the model's",
     # fields that Megatron's schedules or routers refuse in their first pass
-    "parallel=Parallel(pipeline=2), megatron={'overlap_p2p_comm': True, 'batch_p2p_comm': False}": "overlap_p2p_comm is "
-    "true, and only the schedule of parallel.virtual_pipeline > 1 can overlap its sends",
+    "parallel=Parallel(pipeline=2), megatron={'overlap_p2p_comm': True, 'batch_p2p_comm': False}": "overlap_p2p_comm "
+    "is true, and only the schedule of parallel.virtual_pipeline > 1 can overlap its sends",
     "parallel=Parallel(pipeline=2, virtual_pipeline=2), megatron={'batch_p2p_comm': True}": "are both true, and the "
     "schedule can do one of them: leave both out",
-    "parallel=Parallel(pipeline=2), megatron={'pipeline_model_parallel_layout': 'Et|t|t|tL'}": "layout has 4 parts, and "
+    "parallel=Parallel(pipeline=2), megatron={'pipeline_model_parallel_layout': 'Et|t|t|tL'}": "has 4 parts, and "
     "the layout 2: set parallel.virtual_pipeline=2",
     "megatron={'pipeline_model_parallel_layout': 'Ett|ttL'}": "pipeline_model_parallel_layout has 2 parts, and the",
     "megatron={'moe_router_load_balancing_type': 'aux_loss', 'moe_aux_loss_coeff': [0.1]}": "one of them is a list",

@@ -218,7 +218,8 @@ def test_relative_folders_are_those_of_the_command(tmp_path, monkeypatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("SERVER_NODES", "-1"), ("RANKS_PER_NODE", "08"), ("RANKS_PER_NODE", "0"), ("SERVERS_PER_NODE", "x")]
+    ("name", "value"),
+    [("SERVER_NODES", "-1"), ("RANKS_PER_NODE", "08"), ("RANKS_PER_NODE", "0"), ("SERVERS_PER_NODE", "x")],
 )
 def test_sizes_are_whole_numbers(name, value) -> None:
     with pytest.raises(UserError, match=f"{name}( is '{value}': write a whole number|=0 leaves no trainer)"):

@@ -9,7 +9,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder: Path, script: str, variables: dict[str, str] | None = None, **commands: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    folder: Path, script: str, variables: dict[str, str] | None = None, **commands: str
+) -> "subprocess.CompletedProcess[str]":
     """Runs a script that sources job.sh, with these stand-ins for Slurm's commands and without pauses."""
     for name, body in {"squeue": "", "srun": "", "scontrol": "", **commands}.items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -99,7 +101,9 @@ def test_a_relative_folder_is_one_of_the_folder_of_sbatch(tmp_path, given, expec
 @pytest.mark.parametrize("value", ["-1", "08", "2x", "two", "", " 1", "1 2", "9" * 20, "a[$(touch x)]"])
 def test_a_size_is_a_whole_number(tmp_path, value) -> None:
     done = run(tmp_path, "check_numbers SERVER_NODES; echo goes on", {"SERVER_NODES": value})
-    assert done.stdout.endswith(f"the job ends: SERVER_NODES is '{value}': write a whole number, such as SERVER_NODES=1\n")
+    assert done.stdout.endswith(
+        f"the job ends: SERVER_NODES is '{value}': write a whole number, such as SERVER_NODES=1\n"
+    )
     assert done.returncode == 1 and not (tmp_path / "x").exists()
 
 

@@ -60,6 +60,7 @@ def test_variables_of_a_process_that_are_right(variables) -> None:
         ({**RANK_0, "WORLD_SIZE": "two"}, "WORLD_SIZE is 'two': it must be 1 or more, or not set"),
         ({**RANK_0, "WORLD_SIZE": "0"}, "WORLD_SIZE is '0': it must be 1 or more"),
         ({**RANK_0, "WORLD_SIZE": "٢"}, "WORLD_SIZE is '٢': it must be 1 or more"),
+        ({**RANK_0, "WORLD_SIZE": "9" * 5000}, "it must be 1 or more, or not set"),
         ({**RANK_0, "RANK": ""}, "RANK is '': it must be 0 to 1, or not set"),
         ({**RANK_0, "RANK": "-1"}, "RANK is '-1': it must be 0 to 1"),
         ({**RANK_0, "RANK": "2"}, "RANK is '2': it must be 0 to 1"),

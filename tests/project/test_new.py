@@ -3,6 +3,8 @@
 import errno
 import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,6 +47,37 @@ def test_what_exists_is_not_overwritten(project: Path, tmp_path: Path, capsys: p
         assert main(["new", str(folder)]) == 2
         assert f"{folder} exists already: name a new folder" in capsys.readouterr().err
     assert sorted(project.rglob("*")) == before
+
+
+def test_a_folder_that_leads_to_one_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", "none/..", "none/../none/.."):
+        assert main(["new", folder]) == 2
+    assert not list(tmp_path.iterdir())
+    assert main(["new", "none/../" + "n" * 255]) == 0, "as long as a name may be"
+
+
+def test_the_command_that_it_prints_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("-dash", "a b", "it's", "$HOME"):
+        assert main(["new", "--", folder]) == 0
+        command = capsys.readouterr().out.replace("megatron-sspo train recipe.py", "pwd")
+        printed = subprocess.run(["bash", "-c", command], capture_output=True, text=True).stdout
+        assert printed == f"{tmp_path / folder}\n"
+
+
+def test_a_package_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = tmp_path / "template"
+    shutil.copytree(TEMPLATE, template)
+    for path in (template, *template.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    monkeypatch.setattr("megatron_sspo.project.new.TEMPLATE", template)
+    assert main(["new", str(tmp_path / "mine")]) == 0
+    assert all(path.stat().st_mode & 0o200 for path in (tmp_path / "mine").rglob("*"))
+    for path in (template, *template.rglob("*")):
+        path.chmod(0o755)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
