@@ -116,10 +116,19 @@ def check_options(
     except TypeError as error:
         raise UserError(f"{what} cannot be called with only its options: {error}") from None
     check = getattr(inspect.getmodule(function), "check_values", None)
-    if check is not None:
+    if check is not None and _takes(check, converted):  # it may be that of another plug-in in the same file
         with user_code_errors(what):
             check(**converted)
     return converted
+
+
+def _takes(function: Callable[..., Any], options: Mapping[str, Any]) -> bool:
+    """Returns whether a function can be called with these options."""
+    try:
+        inspect.signature(function).bind(**options)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def check_members(value: Any, interface: type, what: str) -> None:

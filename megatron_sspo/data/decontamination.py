@@ -19,7 +19,9 @@ _LAYOUT = re.compile(
     r"|\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)(?![A-Za-z])"
 )
 _FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
-_TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|[-+*/=<>^!|()\[\]]")
+_TOKEN = re.compile(r"\d+(?:\.\d+)?|(?<![\w.])\.\d+|[^\W\d_]+|[^\w\s]")
+_OPERATORS = frozenset("-+*/=<>^!|()[]%")
+_MINUS = str.maketrans(dict.fromkeys("\u2212\u2010\u2011\u2013", "-"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class _Question:
         tokens = tokenize_question(row)
         long_enough = len(tokens) >= _MIN_WORDS
         trigrams = frozenset(zip(tokens, tokens[1:], tokens[2:], strict=False)) if long_enough else frozenset()
-        return cls("".join(tokens), tuple(token for token in tokens if token[0].isdigit()), trigrams)
+        return cls("".join(tokens), tuple(token for token in tokens if token[-1].isdigit()), trigrams)
 
 
 def decontaminate(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Dropped]) -> list[Row | Dropped]:
@@ -46,19 +48,19 @@ def decontaminate(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Droppe
     numbers in the same order and a Jaccard similarity of their word trigrams of at least 0.8 (for 12 words and more).
     A problem with the same words and other numbers is a different problem, and is kept.
     """
-    by_text: dict[str, str] = {}
+    by_text: dict[tuple[str, tuple[str, ...]], str] = {}  # without the numbers, 1/23 would be 12/3
     by_numbers: dict[tuple[str, ...], list[tuple[frozenset[tuple[str, ...]], str]]] = defaultdict(list)
     for row in held_out:
         if isinstance(row, Row):
             question = _Question.from_row(row)
-            by_text.setdefault(question.text, row.id)
+            by_text.setdefault((question.text, question.numbers), row.id)
             by_numbers[question.numbers].append((question.trigrams, row.id))
 
     def checked(row: Row) -> Row | Dropped:
         question = _Question.from_row(row)
         reason = "repeats an evaluation question"
-        if question.text in by_text:
-            return Dropped(id=row.id, reason=reason, detail=f"the text of {by_text[question.text]}")
+        if id := by_text.get((question.text, question.numbers)):
+            return Dropped(id=row.id, reason=reason, detail=f"the text of {id}")
         for trigrams, id in by_numbers.get(question.numbers, ()):
             if _is_similar(question.trigrams, trigrams):
                 return Dropped(id=row.id, reason=reason, detail=f"the numbers and nearly the words of {id}")
@@ -74,7 +76,15 @@ def tokenize_question(row: Row) -> list[str]:
     else:
         text = "\n".join(message["content"] for message in row.question if message["role"] != "system")
     text = _LAYOUT.sub(" ", _FRACTION.sub(r"\\frac", _THOUSANDS.sub("", text)))
-    return _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold())
+    tokens = _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold().translate(_MINUS))
+    return [token for token in tokens if _has_meaning(token)]
+
+
+def _has_meaning(token: str) -> bool:
+    """Returns whether a token is more than punctuation: a word, a number, an operator, a symbol or a vowel sign."""
+    if len(token) > 1 or token.isalnum() or token in _OPERATORS:
+        return True
+    return token != "~" and unicodedata.category(token) in ("Sm", "So", "Mn", "Mc")  # ~ is a space in LaTeX
 
 
 def _is_similar(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> bool:

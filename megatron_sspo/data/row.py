@@ -1,14 +1,16 @@
 """`Row`: the unit that every source yields, and the conversion of a file's record into a row."""
 
+import json
 import math
+import pickle
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.config.kinds import LARGEST
-from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 
 _MAX_NAMES = 20  # of a record's fields, in an error message
@@ -77,15 +79,28 @@ def row_from_record(found: Record, fields: Fields) -> Row:
             f"{place}, field {fields.demonstration!r}: the demonstration must be text, and this is "
             f"{describe_type(demonstration)}: fix the record, or leave the option demonstration empty"
         )
-    used = {name.split(".")[0] for name in (fields.question, fields.answer, fields.demonstration)}
-    used |= {fields.question, fields.answer, fields.demonstration}
     return Row(
         id=found.id,
         question=_question(record, fields.question, place),
         answer=_answer(record, fields, place),
         demonstration=demonstration,
-        metadata={key: value for key, value in record.items() if key not in used},
+        metadata=_without(record, (fields.question, fields.answer, fields.demonstration)),
     )
+
+
+def _without(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Returns a record without the fields of these names; of a nested field a.b, the other fields of a stay."""
+    left = dict(record)
+    for name in names:
+        if name in record:
+            left.pop(name, None)
+            continue
+        outer, _, inner = name.partition(".")
+        if inner and isinstance(nested := left.get(outer), Mapping):
+            left[outer] = _without(nested, [inner])
+            if not left[outer]:
+                del left[outer]
+    return left
 
 
 def existing_file(path: str | Path) -> Path:
@@ -121,9 +136,17 @@ def check_row(row: Any, what: str) -> None:
     _check_levels(row.metadata, where, _MAX_LEVELS)
     if not isinstance(row.share, (int, float)) or not 0 <= row.share <= LARGEST:
         raise UserError(f"{where}: share is {describe_value(row.share)}, and must be a number from 0 to {LARGEST}")
+    try:
+        json.dumps(dict(row.metadata), default=str)
+        pickle.dumps(row)
+    except Exception as error:
+        raise UserError(
+            f"{where}: the row cannot be written into a checkpoint and sent to other processes: "
+            f"{one_line(str(error))}; let its metadata hold texts, numbers, lists and dicts with texts as keys"
+        ) from error
     _check_question(row.question, where, "fix it in the source")
     for text in (row.answer, row.demonstration):
-        _check_characters(text, where)
+        check_characters(text, where)
 
 
 def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[dict[str, Any]]:
@@ -142,7 +165,7 @@ def _check_question(question: Any, where: str, remedy: str) -> None:
     if isinstance(question, str):
         if not question.strip():
             raise UserError(f"{where}: the question is empty: fill it in, or drop the record")
-        _check_characters(question, where)
+        check_characters(question, where)
         return
     if not isinstance(question, list):
         raise UserError(
@@ -154,7 +177,11 @@ def _check_question(question: Any, where: str, remedy: str) -> None:
     for number, message in enumerate(question, start=1):
         if not is_message(message):
             raise UserError(f"{where}: message {number} must be an object with the texts 'role' and 'content'")
-        _check_characters(message["role"] + message["content"], where)
+        if not message["role"]:
+            raise UserError(f"{where}: message {number} has an empty role: write user, assistant, system or tool")
+        check_characters(message["role"] + message["content"], where)
+    if not any(message["content"].strip() for message in question if message["role"] != "system"):
+        raise UserError(f"{where}: the question is empty: no message but the system's has text; fill it in, or drop it")
     if question[-1]["role"] == "assistant":
         raise UserError(
             f"{where}: the last message is the assistant's, which may be the answer, and the policy would answer after "
@@ -186,11 +213,11 @@ def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
             )
     if not text.strip():
         raise UserError(f"{where}: the gold answer is empty: fill it in, or drop the record")
-    _check_characters(text, where)
+    check_characters(text, where)
     return text.strip()
 
 
-def _check_characters(text: str, where: str) -> None:
+def check_characters(text: str, where: str) -> None:
     """Raises UserError for half of a character, such as `\\ud800` in JSON, which cannot be tokenized or written."""
     try:
         text.encode()

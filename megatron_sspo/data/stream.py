@@ -5,6 +5,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from megatron_sspo.data.row import Dropped, Row, count_dropped
@@ -21,8 +22,8 @@ Pair = tuple[Row, Sequence[int]]  # a row and the tokens of its prompt
 class PromptStream:
     """An endless stream of prompts. The seed determines the order of each epoch.
 
-    An epoch has every prompt once. For a mixture with weights it has as many draws as there are prompts, distributed
-    by the weights: over the epochs the draw counts of two prompts of a subset differ by one at most.
+    An epoch has every prompt once. For a mixture with weights it has about as many draws as there are prompts,
+    distributed by the weights: over the epochs the draw counts of two prompts of a subset differ by one at most.
 
     Every row is rendered and tokenized at construction, so that a bad row is found before anything else starts. No
     special tokens are added: a chat template writes them as text, and a format string contains those that it needs.
@@ -148,14 +149,14 @@ class PromptStream:
         return order
 
 
-def _draw_rates(rows: Sequence[Row], seed: int) -> list[tuple[float, float]]:
+def _draw_rates(rows: Sequence[Row], seed: int) -> list[tuple[Fraction, Fraction]]:
     """Returns the draws per epoch of each row of a weighted mixture, and its phase; [] without weights.
 
     The phases of the n rows of a subset are 0, 1/n, 2/n, ..., in an order that the seed determines. Every epoch then
     draws the subset as often as its weight says, and draws all rows of the subset before it repeats one.
     """
     sizes = Counter(row.subset for row in rows)
-    shares = {row.subset: row.share for row in rows}
+    shares = {row.subset: Fraction(row.share) for row in rows}  # exactly, because 1/49 · 49 < 1 in floats
     total = sum(shares.values())
     if not total:
         return []
@@ -163,7 +164,7 @@ def _draw_rates(rows: Sequence[Row], seed: int) -> list[tuple[float, float]]:
     for subset, order in places.items():
         random.Random(f"{seed}:{subset}").shuffle(order)
     rate = {subset: share / total * len(rows) / sizes[subset] for subset, share in shares.items()}
-    return [(rate[row.subset], places[row.subset].pop() / sizes[row.subset]) for row in rows]
+    return [(rate[row.subset], Fraction(places[row.subset].pop(), sizes[row.subset])) for row in rows]
 
 
 def _check_rows(rows: Sequence[Row], dropped: Sequence[Dropped]) -> None:

@@ -4,7 +4,7 @@ import string
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.config.naming import one_line
-from megatron_sspo.data.row import Row
+from megatron_sspo.data.row import Row, check_characters
 from megatron_sspo.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
                 f"the question of {row.id} is a list of chat messages, which a format string cannot render: "
                 "set template to 'chat'"
             )
-        return template.format(question=row.question)
+        text = template.format(question=row.question)
+        check_characters(text, row.id)
+        return text
     messages = messages_of(row, system)
     try:
         text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
@@ -67,6 +69,7 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
                 f"{message['role']!r}: fix the row's messages or prompts.system, repair the template, or set template "
                 "to a format string such as '{question}'"
             )
+    check_characters(text, row.id)  # also those of what else the template writes, such as calls of tools
     return text
 
 

@@ -241,4 +241,6 @@ def extract_code(response: str) -> str | None:
     if not cells:
         return None
     fenced = _FENCED.fullmatch(cells[-1])
-    return textwrap.dedent(fenced[1] if fenced else cells[-1]).strip()
+    code = (fenced[1] if fenced else cells[-1]).lstrip("\n")
+    # dedent empties lines of white space, also inside of strings, so it is for code that is indented as a whole
+    return (textwrap.dedent(code) if code[:1].isspace() else code).strip()

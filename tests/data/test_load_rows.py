@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +46,13 @@ MADE: list[tuple[Any, str]] = [
     ([Row(**ROW | {"question": []})], "row 'a': the question is an empty list of messages"),
     ([Row(**ROW | {"question": "\ud800"})], "row 'a': the text has half of a surrogate pair"),
     ([Row(**ROW, demonstration=5)], "row 'a': demonstration is 5, and must be text"),
+    ([Row(**ROW, metadata={(1, 2): "a"})], "row 'a': the row cannot be written into a checkpoint and sent to other"),
+    ([Row(**ROW, metadata={"n": 10**5000})], "row 'a': the row cannot be written into a checkpoint"),
+    ([Row(**ROW, metadata={"check": lambda r: r})], "row 'a': the row cannot be written into a checkpoint"),
+    ([Row(**ROW, metadata=types.MappingProxyType({"a": 1}))], "row 'a': the row cannot be written into a checkpoint"),
+    ([Row(**ROW | {"question": [{"role": "user", "content": " "}]})], "the question is empty: no message but the"),
+    ([Row(**ROW | {"question": [{"role": "system", "content": "Be brief."}]})], "no message but the system's has text"),
+    ([Row(**ROW | {"question": [{"role": "", "content": "hi"}]})], "message 1 has an empty role"),
     ([Row(**ROW, metadata=None)], "row 'a': metadata is None, and must be a dict"),
     ([Row(**ROW, share=math.nan)], "row 'a': share is nan, and must be a number from 0 to"),
     ([Row(**ROW, share=-1.0)], "row 'a': share is -1.0, and must be a number from 0 to"),

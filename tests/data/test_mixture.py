@@ -109,3 +109,20 @@ def test_shares_hold_after_rows_are_dropped(tmp_path) -> None:
 def test_invalid_mixtures(sets, part) -> None:
     with pytest.raises(UserError, match=part):
         mixture.rows(sets)
+
+
+def test_a_mixture_with_weights_in_a_mixture_is_refused(tmp_path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"question": "1+1?", "answer": 2}')
+    inner = {"a": {"source": str(tmp_path / "a.jsonl"), "weight": 9}}
+    with pytest.raises(UserError, match="'x' of the mixture has weights of its own: list its sets in one mixture"):
+        mixture.rows({"x": {"source": "mixture", "options": {"sets": inner}}})
+    del inner["a"]["weight"]
+    (row,) = mixture.rows({"x": {"source": "mixture", "options": {"sets": inner}}})
+    assert row.id == "x/a/a.jsonl:1"
+
+
+def test_equal_weights_draw_every_row_once_an_epoch() -> None:
+    rows = [Row(id=str(i), question=f"{i}+{i}?", answer="1", subset=str(i), share=1.0) for i in range(49)]
+    source = PromptStream(rows, char_tokenizer(), template="{question}", max_tokens=99, seed=0)
+    for _ in range(3):  # in floats 1/49 · 49 < 1, and the first epoch would be empty
+        assert sorted(int(prompt.id) for prompt in source.take(49)) == list(range(49))

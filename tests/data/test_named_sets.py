@@ -125,6 +125,14 @@ def test_a_folder_with_the_configuration_is_a_download_of_the_repository(tmp_pat
     assert [row.question for row in rows("gsm8k", path=tmp_path)] == ["main?"]
 
 
+def test_two_copies_of_a_set_are_refused(tmp_path: Path) -> None:
+    record = {"question": "1?", "answer": "#### 1"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(record))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "train-00000-of-00001.parquet")
+    with pytest.raises(UserError, match=r"train-0.*parquet and .*train\.jsonl are of two copies of the split 'train'"):
+        rows("gsm8k", path=tmp_path)
+
+
 def test_the_only_file_of_a_folder_is_read_if_the_set_has_one_split(tmp_path: Path) -> None:
     records = [json.loads(line) for line in fixture("dapo-math").read_text().splitlines()]
     (tmp_path / "data").mkdir()

@@ -108,9 +108,10 @@ def test_parquet(tmp_path) -> None:
         {"prompt": MESSAGES[1:], "reward_model": {"ground_truth": "3", "style": "rule"}, "source": "b"},
     ]
     path = write_parquet(tmp_path / "train.parquet", *records)
+    style = {"reward_model": {"style": "rule"}}
     assert parquet.rows(path, question="prompt", answer="reward_model.ground_truth") == [
-        Row(id="train.parquet:1", question=MESSAGES, answer="2", metadata={"source": "a"}),
-        Row(id="train.parquet:2", question=MESSAGES[1:], answer="3", metadata={"source": "b"}),
+        Row(id="train.parquet:1", question=MESSAGES, answer="2", metadata={**style, "source": "a"}),
+        Row(id="train.parquet:2", question=MESSAGES[1:], answer="3", metadata={**style, "source": "b"}),
     ]
 
 
@@ -211,3 +212,26 @@ def test_reasoning_gym_not_installed(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(UserError, match="pip install reasoning-gym"):
         reasoning_gym.rows("chain_sum", 2)
+
+
+@pytest.mark.parametrize(
+    ("record", "options", "metadata"),
+    [
+        (
+            {"q": "1?", "info": {"gold": 1, "tests": ["t"]}},
+            {"question": "q", "answer": "info.gold"},
+            {"info": {"tests": ["t"]}},
+        ),
+        (
+            {"q": "1?", "a": {"b": {"c": 1, "d": 2}, "e": 3}},
+            {"question": "q", "answer": "a.b.c"},
+            {"a": {"b": {"d": 2}, "e": 3}},
+        ),
+        ({"q": "1?", "info": {"gold": 1}}, {"question": "q", "answer": "info.gold"}, {}),
+        ({"p.t": "1?", "p": "kept", "answer": 1}, {"question": "p.t"}, {"p": "kept"}),
+    ],
+)
+def test_a_nested_field_is_taken_out_of_the_metadata_alone(tmp_path, record, options, metadata) -> None:
+    (tmp_path / "x.jsonl").write_text(json.dumps(record))
+    (row,) = load_rows(str(tmp_path / "x.jsonl"), options)
+    assert isinstance(row, Row) and row.metadata == metadata

@@ -94,3 +94,11 @@ def test_a_tokenizer_without_a_chat_template() -> None:
 def test_the_instruction_describes_the_format_of_the_reward() -> None:
     shown = THINK_ANSWER_INSTRUCTION.partition("like this: ")[2]
     assert format_reward(shown) == 1.0
+
+
+def test_half_of_a_character_in_a_call_of_a_tool() -> None:
+    question = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "", "tool_calls": ["\ud800"]}]
+    row = Row(id="x:5", question=[*question, {"role": "tool", "content": "R"}], answer="2")
+    template = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c }}{% endfor %}{% endfor %}"
+    with pytest.raises(UserError, match="x:5: the text has half of a surrogate pair"):
+        render(row, char_tokenizer(chat_template=template), "chat")

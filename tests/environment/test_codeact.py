@@ -47,6 +47,7 @@ def acting(sandbox):
         ("<execute>print('''```''')</execute>", "print('''```''')"),
         ("<execute>a</execute> <execute>b</execute>", "b"),
         ("<execute> <execute>b</execute>", "b"),
+        ("<execute>\nprint('''a\n   \nb''')\n</execute>", "print('''a\n   \nb''')"),
         ("<execute></execute>", ""),
         ("<execute>print(1)", None),
         ("```python\nprint(1)\n```", None),

@@ -21,7 +21,7 @@ def rows(sets: Mapping[str, Mapping[str, Any]]) -> list[Row | Dropped]:
     Args:
         sets: the sets by name, each with `source` (by default the name), `options` of the source, and `weight`, its
             share of the draws up to a common factor. Without weights every row is drawn once per epoch. With weights
-            an epoch has as many draws as there are rows, and over the epochs a set's rows are drawn equally often.
+            an epoch has about as many draws as there are rows, and over the epochs all rows of a set have equally many.
 
     Raises:
         UserError: there are no sets, a key is unknown, a weight is not above 0, only some of the sets have weights,
@@ -39,6 +39,11 @@ def rows(sets: Mapping[str, Mapping[str, Any]]) -> list[Row | Dropped]:
         share = float(entry.get("weight", 0))
         for row in load_rows(entry.get("source", name), entry.get("options", {})):
             if isinstance(row, Row):
+                if row.share:
+                    raise UserError(
+                        f"the set {name!r} of the mixture has weights of its own: list its sets in one mixture, with "
+                        "the product of the weights"
+                    )
                 mixed.append(replace(row, id=f"{name}/{row.id}", subset=name, share=share))
             else:
                 mixed.append(replace(row, id=f"{name}/{row.id}"))

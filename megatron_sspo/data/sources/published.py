@@ -105,6 +105,12 @@ class Published:
                 f"{folder} has no file of the split {split!r}: name it {split}.jsonl, {split}.parquet or "
                 f"{split}-*.parquet, or set the option path to the file itself"
             )
+        first = files[0]
+        if other := next((file for file in files if (file.parent, file.suffix) != (first.parent, first.suffix)), None):
+            raise UserError(
+                f"{first} and {other} are of two copies of the split {split!r}, whose questions would come twice: set "
+                "the option path to one of them, or remove the other"
+            )
         return files
 
     def _checked(self, record: Record) -> Record:

@@ -4,14 +4,14 @@ import dataclasses
 import difflib
 from typing import Any
 
-from megatron_sspo.data.row import Fields, Record, Row, row_from_record
+from megatron_sspo.data.row import Dropped, Fields, Record, Row, row_from_record
 from megatron_sspo.errors import UserError
 
 _FIELDS = Fields(question="question", answer="answer")
 
 
-def rows(task: str, size: int, seed: int = 0, **options: Any) -> list[Row]:
-    """Returns `size` questions of one task.
+def rows(task: str, size: int, seed: int = 0, **options: Any) -> list[Row | Dropped]:
+    """Returns `size` questions of one task; one without a gold answer, as in "rubiks_cube", is dropped.
 
     Only questions and gold answers come from the package. Responses are scored by this project's own reward, because
     the package's scorers expect the bare answer and give partial credit for an answer with text around it.
@@ -45,14 +45,13 @@ def rows(task: str, size: int, seed: int = 0, **options: Any) -> list[Row]:
         entries = list(reasoning_gym.create_dataset(task, size=size, seed=seed, **options))
     except (AssertionError, ValueError, TypeError) as error:
         raise UserError(f"reasoning-gym rejects the options of {task!r} (size={size}, {options}): {error}") from error
-    return [
-        row_from_record(
-            Record(
-                id=f"{task}/{seed}:{number}",
-                place=f"reasoning-gym {task} with seed {seed}, entry {number}",
-                values={**entry["metadata"], "question": entry["question"], "answer": entry["answer"]},
-            ),
-            _FIELDS,
-        )
-        for number, entry in enumerate(entries, start=1)
-    ]
+    rows: list[Row | Dropped] = []
+    for number, entry in enumerate(entries, start=1):
+        id = f"{task}/{seed}:{number}"
+        if entry["answer"] is None:  # some tasks judge an answer by rules alone
+            rows.append(Dropped(id=id, reason="has no gold answer", detail=task))
+            continue
+        place = f"reasoning-gym {task} with seed {seed}, entry {number}"
+        values = {**entry["metadata"], "question": entry["question"], "answer": entry["answer"]}
+        rows.append(row_from_record(Record(id=id, place=place, values=values), _FIELDS))
+    return rows
