@@ -249,14 +249,21 @@ def check(run: Run) -> Run:
     _check_layout("parallel", run.parallel)
     _check_layouts(run)
     _check_old_policy(run)
-    if run.needs_reference and run.warm_start:
-        kl_coef = run.penalties.kl_coef
-        what = f"penalties.kl_coef is {kl_coef}" if kl_coef else "objective needs reference_log_probs"
-        raise UserError(
-            f"{what} in a run with a warm start, but the {'penalty' if kl_coef else 'reference policy'} refers to the "
-            "weights that a run starts from: warm-start in a run of its own, and start this one from its model folder"
-        )
+    if run.warm_start:
+        check_reference(run)
     return run
+
+
+def check_reference(run: Run) -> None:
+    """Raises UserError if a run that is warm-started needs log-probs of the reference policy."""
+    if not run.needs_reference:
+        return
+    kl_coef = run.penalties.kl_coef
+    what = f"penalties.kl_coef is {kl_coef}" if kl_coef else "objective needs reference_log_probs"
+    raise UserError(
+        f"{what} in a run with a warm start, but the {'penalty' if kl_coef else 'reference policy'} refers to the "
+        "weights that a run starts from: warm-start in a run of its own, and start this one from its model folder"
+    )
 
 
 def _check_old_policy(run: Run) -> None:

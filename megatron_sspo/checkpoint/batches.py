@@ -6,7 +6,7 @@ own. The other fields of a rollout and the prompts are JSON, stored as an array 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,13 @@ _FLAT = {**_ARRAYS, **dict.fromkeys(_TEXTS, ("uint8",))}  # the possible types o
 _NONE = -1  # the length of a field that is None
 
 
-def prompt_row(prompt: Prompt) -> dict[str, Any]:
-    """Returns a prompt as JSON values; values without a JSON type, such as a date in its metadata, become strings."""
-    return json.loads(json.dumps(asdict(prompt), default=str))
-
-
-def prompt_from_row(row: dict[str, Any]) -> Prompt:
-    """Reverses `prompt_row`."""
-    return Prompt(**_tupled(row))
-
-
 def write_batches(path: Path, batches: Sequence[Batch]) -> None:
-    """Writes batches, atomically; every number keeps every bit."""
+    """Writes batches, atomically; every number keeps every bit.
+
+    The prompts' metadata is left out: JSON cannot represent all of it, and only the reward reads it, which is computed.
+    """
     rollouts = [rollout for batch in batches for group in batch for rollout in group.rollouts]
     rows = [[_group_row(group) for group in batch] for batch in batches]
-    # values without a JSON type can only be in a prompt's metadata, which only the reward reads; it is computed already
     content = json.dumps(rows, default=str).encode()
     arrays: dict[str, np.ndarray] = {"rows": np.frombuffer(content, dtype=np.uint8)}
     for name, kinds in _FLAT.items():
@@ -70,7 +62,7 @@ def read_batches(path: Path) -> list[list[RolloutGroup]]:
 
 def _group_row(group: RolloutGroup) -> dict[str, Any]:
     rollouts = [{name: getattr(rollout, name) for name in _JSON_FIELDS} for rollout in group.rollouts]
-    return {"prompt": asdict(group.prompt), "rollouts": rollouts}
+    return {"prompt": asdict(replace(group.prompt, metadata={})), "rollouts": rollouts}
 
 
 def _group_from_row(row: dict[str, Any]) -> RolloutGroup:
@@ -78,7 +70,7 @@ def _group_from_row(row: dict[str, Any]) -> RolloutGroup:
         rollouts = [Rollout(**_tupled(rollout)) for rollout in row["rollouts"]]
     except UserError as error:  # fields that do not belong together
         raise ValueError(str(error)) from error
-    return RolloutGroup(prompt=prompt_from_row(row["prompt"]), rollouts=rollouts)
+    return RolloutGroup(prompt=Prompt(**_tupled(row["prompt"])), rollouts=rollouts)
 
 
 def _as_array(value: np.ndarray | str | None) -> np.ndarray | None:

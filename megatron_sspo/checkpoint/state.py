@@ -17,7 +17,7 @@ from megatron_sspo.files.writing import flush_to_disk, write_atomically
 from megatron_sspo.types import RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
-_FORMAT = 3  # of state.json and batches.npz
+_FORMAT = 4  # of state.json and batches.npz
 LOOP_STATE = ("prompts", "cycles")  # names in a run's checkpoint in addition to its `State`
 
 
@@ -27,6 +27,7 @@ class State:
 
     update: int = 0  # optimizer steps taken; also the policy version
     batches: list[list[RolloutGroup]] = field(default_factory=list)  # the current cycle's batches not yet trained on
+    is_warm_started: bool = False  # whether its weights come of a warm start, which any attempt at the run has done
 
 
 def begin_checkpoint(folder: Path, update: int) -> Path:
@@ -43,8 +44,13 @@ def begin_checkpoint(folder: Path, update: int) -> Path:
 def describe_checkpoint(temporary: Path, state: State, extra: dict[str, Any]) -> None:
     """Writes the state and `extra` into the folder of a checkpoint."""
     write_batches(temporary / "batches.npz", state.batches)
-    numbers = {"format": _FORMAT, "update": state.update, "batch_sizes": [len(batch) for batch in state.batches]}
-    write_atomically(temporary / "state.json", json.dumps({**numbers, **extra}, indent=1))
+    values = {
+        "format": _FORMAT,
+        "update": state.update,
+        "batch_sizes": [len(batch) for batch in state.batches],
+        "is_warm_started": state.is_warm_started,
+    }
+    write_atomically(temporary / "state.json", json.dumps({**values, **extra}, indent=1))
 
 
 def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
@@ -92,10 +98,13 @@ def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict
     with _damage_as_user_error(path):
         extra = json.loads(read_bytes(path / "state.json").decode("utf-8"))
         update, sizes, written = extra.pop("update"), extra.pop("batch_sizes"), extra.pop("format", 1)
+        is_warm_started = extra.pop("is_warm_started", False)  # other formats do not have it
         if missing := [name for name in needed if name not in extra]:
             raise ValueError(f"state.json has no {', '.join(missing)}")
         if type(update) is not int or update < 0:
             raise ValueError(f"state.json has update {short_repr(update)}")
+        if type(is_warm_started) is not bool:
+            raise ValueError(f"state.json has is_warm_started {short_repr(is_warm_started)}")
         if wrong := [name for name in needed if not isinstance(extra[name], dict)]:
             raise ValueError(f"{wrong[0]} in state.json is not an object")
     if written != _FORMAT:
@@ -110,7 +119,7 @@ def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict
         batches = read_batches(path / "batches.npz")
         if [len(batch) for batch in batches] != sizes:
             raise ValueError("batches.npz does not belong to state.json")
-    return State(update=update, batches=batches), extra
+    return State(update, batches, is_warm_started), extra
 
 
 def _check_parts(path: Path, *names: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
+from megatron_sspo.data.canonical import canonical
 from megatron_sspo.data.row import Dropped, Row, count_dropped
 from megatron_sspo.data.template import MAX_CHARACTERS, messages_of, render
 from megatron_sspo.errors import UserError
@@ -66,8 +67,7 @@ class PromptStream:
         _check_lengths(pairs, max_tokens)
         self._prompts = [_to_prompt(row, tokens, system) for row, tokens in pairs]
         self._draw_rates = rates = _draw_rates([row for row, _ in pairs], seed)
-        content = repr([(p.id, p.tokens, p.answer) for p in self._prompts]) + (repr(rates) if rates else "")
-        self._content = hashlib.sha256(content.encode()).hexdigest()
+        self._content = digest_of(self._prompts, repr(rates) if rates else "")
         self._seed = seed
         self._shuffle = shuffle
         self._epoch = 0
@@ -147,6 +147,15 @@ class PromptStream:
         if self._shuffle:
             random.Random(f"{self._seed}:{epoch}").shuffle(order)  # a text seed gives the same order in every process
         return order
+
+
+def digest_of(prompts: Sequence[Prompt], more: str = "") -> str:
+    """Returns a hash of a text and of all that generation and rewards read of prompts: all but the demonstrations."""
+    digest = hashlib.sha256(more.encode())
+    for prompt in prompts:
+        texts = repr((prompt.id, prompt.tokens, prompt.answer)), canonical((prompt.messages, prompt.metadata))
+        digest.update("".join(texts).encode())
+    return digest.hexdigest()
 
 
 def _draw_rates(rows: Sequence[Row], seed: int) -> list[tuple[Fraction, Fraction]]:

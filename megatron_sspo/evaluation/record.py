@@ -1,6 +1,5 @@
 """The folder of an evaluation: its settings, and every answer as soon as it is generated."""
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -9,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.data.stream import PromptStream, digest_of
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
@@ -248,8 +247,7 @@ def _read_rows(path: Path) -> list[Answers]:
 
 
 def _fingerprint(prompts: Sequence[Prompt]) -> str:
-    content = repr([(prompt.id, prompt.tokens, prompt.answer, sorted(prompt.metadata.items())) for prompt in prompts])
-    return f"{len(prompts)} prompts, sha256 {hashlib.sha256(content.encode()).hexdigest()}"
+    return f"{len(prompts)} prompts, sha256 {digest_of(prompts)}"
 
 
 def _check_content(folder: Path) -> None:

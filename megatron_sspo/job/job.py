@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,6 @@ class Job:
         self._seconds: dict[str, float] = {}
         self._profiled = profile
         self._records: Records | None = None  # on rank 0
-        self._is_warm_started = False  # in this process, not before a resumption
 
     def __enter__(self) -> "Job":
         """Resumes from the newest checkpoint; without one, does the warm start and evaluates."""
@@ -245,8 +245,8 @@ class Job:
             self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
         if self._resumed_from is None and run.warm_start is not None:
-            self._is_warm_started = self._warm_start(run.warm_start)
-            if self._is_warm_started and run.checkpoint_every:
+            self.state.is_warm_started = self._warm_start(run.warm_start)
+            if self.state.is_warm_started and run.checkpoint_every:
                 self._save()
             if self.stop.is_requested():
                 return
@@ -291,7 +291,7 @@ class Job:
 
         def read() -> tuple[State, dict[str, Any]]:
             self.state, extra = read_checkpoint(checkpoint, LOOP_STATE)
-            return State(self.state.update, [outline(batch) for batch in self.state.batches]), extra
+            return replace(self.state, batches=[outline(batch) for batch in self.state.batches]), extra
 
         outlined, extra = agree.run_on_rank_0(read)
         if not self.is_main:
@@ -303,7 +303,7 @@ class Job:
     def _stop_early(self) -> None:
         """Saves a checkpoint of a run that stops early, unless it has not learned anything that could be saved."""
         self.display.end()
-        if self.checkpoints.newest != self.state.update and (self.state.update or self._is_warm_started):
+        if self.checkpoints.newest != self.state.update and (self.state.update or self.state.is_warm_started):
             self._save()
         self.checkpoints.wait()
         self.display.log(

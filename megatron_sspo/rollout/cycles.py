@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from megatron_sspo.agent.agents import Agents
-from megatron_sspo.checkpoint.batches import prompt_from_row, prompt_row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
@@ -77,25 +76,27 @@ class RolloutCycles:
         return groups
 
     def state(self) -> dict[str, Any]:
-        """Returns the prompts that were drawn but not trained on, as JSON values, without their responses."""
+        """Returns the ids of the prompts that were drawn but not trained on, as JSON values."""
         begun = [*(cycle.prompts for cycle in self._pending), *self._restored]
         return {
-            "begun": [[prompt_row(prompt) for prompt in prompts] for prompts in begun],
-            "given_up": [prompt_row(prompt) for prompt in self._cancelled],
+            "begun": [[prompt.id for prompt in prompts] for prompts in begun],
+            "given_up": [prompt.id for prompt in self._cancelled],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Schedules the prompts of a `state` again, in the same order.
 
-        If cycles have had another size, all of these prompts come first in the next cycles.
+        They are taken from the stream, which has compared its prompts with those of the checkpoint. If cycles have had
+        another size, all of these prompts come first in the next cycles.
 
         Raises:
             UserError: the state is damaged.
         """
+        prompts = {prompt.id: prompt for prompt in self._prompts.prompts}
         try:
-            self._restored = deque([prompt_from_row(row) for row in rows] for rows in state["begun"])
-            self._cancelled = [prompt_from_row(row) for row in state["given_up"]]
-        except (LookupError, TypeError, AttributeError) as error:
+            self._restored = deque([prompts[each] for each in ids] for ids in state["begun"])
+            self._cancelled = [prompts[each] for each in state["given_up"]]
+        except (LookupError, TypeError) as error:
             raise UserError(
                 f"the cycles cannot be resumed: the checkpoint's prompts that were begun are damaged ({error!r}): "
                 "resume from another checkpoint"

@@ -13,7 +13,7 @@ from megatron_sspo.files.reading import read_json
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import pluralize
-from megatron_sspo.run import Parallel, Run
+from megatron_sspo.run import Parallel, Run, check_reference
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.types import Batch, rollouts_of
 from megatron_sspo.weights.family import load_family
@@ -64,6 +64,8 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
             f"num_updates is {run.num_updates}, but {folder} was already trained for {state.update} updates: raise "
             "num_updates, or start a new run"
         )
+    if state.is_warm_started:  # by an earlier attempt, perhaps with a configuration that had the warm start still
+        check_reference(run)
     _check_batches(run, state.batches, checkpoint)
     _check_model(run, manifest, checkpoint)
     _check_architecture(Path(run.model.path), checkpoint)

@@ -1,5 +1,7 @@
 import json
 from dataclasses import replace
+from datetime import date
+from typing import Any
 
 import pytest
 
@@ -176,3 +178,29 @@ def test_a_stream_of_other_prompts_of_the_same_number_is_not_resumed() -> None:
     state = PromptStream(arithmetic.rows(7, seed=5), TOKENIZER, seed=0, template="{question}", max_tokens=64).state()
     with pytest.raises(UserError, match="content="):
         stream().restore(state)
+
+
+def with_metadata(metadata: dict[Any, Any]) -> PromptStream:
+    row = Row(id="1", question="1", answer="1", metadata=metadata)
+    return PromptStream([row], TOKENIZER, template="{question}", max_tokens=5, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "other"),
+    [
+        ({"tests": ["old"]}, {"tests": ["new"]}),
+        ({"limits": {3: 1}}, {"limits": {"3": 1}}),
+        ({(1, 2): 0, "a": 0, None: 0}, {(1, 3): 0, "a": 0, None: 0}),
+        ({"kinds": {"a", 1}}, {"kinds": {"a", 2}}),
+        ({"day": date(2020, 1, 1)}, {"day": date(2020, 1, 2)}),
+    ],
+)
+def test_rows_that_differ_in_their_metadata_alone_are_other_data(metadata, other) -> None:
+    assert with_metadata(metadata).digest() != with_metadata(other).digest()
+    with pytest.raises(UserError, match="content="):
+        with_metadata(metadata).restore(with_metadata(other).state())
+
+
+def test_metadata_are_the_same_in_another_order_and_in_another_process() -> None:
+    first, second = {"a": 1, "b": {"x", "y"}, "c": object()}, {"c": object(), "b": {"y", "x"}, "a": 1}
+    assert with_metadata(first).digest() == with_metadata(second).digest()

@@ -201,6 +201,14 @@ def test_a_folder_in_place_of_a_file_that_is_written(trained, run_folder: Path, 
         look(trained, run_folder)
 
 
+def test_a_penalty_whose_reference_a_warm_start_has_replaced_is_refused(trained, run_folder: Path) -> None:
+    """The configuration of the newest attempt need not have the warm start any more."""
+    assert look(trained, run_folder, "penalties.kl_coef=0.5") == ["penalties.kl_coef is 0.5, and was 0.0"]
+    edit_with_manifest(run_folder / NEWEST, lambda state: state.update(is_warm_started=True))
+    with pytest.raises(UserError, match=r"penalties.kl_coef is 0.5 in a run with a warm start, .*: warm-start"):
+        look(trained, run_folder, "penalties.kl_coef=0.5")
+
+
 def test_what_is_sound_is_left_alone(trained, run_folder: Path) -> None:
     assert look(trained, run_folder) == []
     append(run_folder / "metrics.jsonl", '{"update": 3, "reward/me')  # a kill cut it short

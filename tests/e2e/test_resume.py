@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_sspo.checkpoint.state import read_checkpoint
 from megatron_sspo.processes.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -60,6 +61,7 @@ def test_killed_and_resumed(whole_run, workshop) -> None:
         assert f"resumed after update {update}" in done.stdout and "warm start 3/3" not in done.stdout
         assert "state dict" not in done.stdout + done.stderr  # Megatron's warning of ranks that save different keys
         assert_same(copy, reference.folder / "run")
+        assert read_checkpoint(copy / "checkpoints" / "update-000006")[0].is_warm_started
 
 
 def test_killed_before_the_first_checkpoint(whole_run, workshop) -> None:

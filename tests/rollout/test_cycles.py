@@ -1,6 +1,9 @@
 """Cycles that run ahead, groups that are replaced, and groups that are cancelled, with an engine like SGLang's."""
 
+import json
+from collections import deque
 from dataclasses import dataclass, field, replace
+from datetime import date
 
 import pytest
 
@@ -10,7 +13,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.run import Model, Prompts, Rollouts, Run, check
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from megatron_sspo.types import Rollout, RolloutGroup
 from tests.rollout.test_collect import Length
 
 
@@ -86,8 +89,8 @@ def make_run(num_updates=8, mu=2, **rollouts) -> Run:
     )
 
 
-def stream() -> PromptStream:
-    rows = [Row(id=str(number), question=f"{number}", answer="") for number in range(100)]
+def stream(metadata=None) -> PromptStream:
+    rows = [Row(id=str(number), question=f"{number}", answer="", metadata=metadata or {}) for number in range(100)]
     return PromptStream(rows, Words(), template="{question}", max_tokens=10, seed=0, shuffle=False)  # type: ignore
 
 
@@ -223,19 +226,22 @@ def test_a_run_that_is_resumed_with_cycles_of_another_size_loses_no_prompt():
 
 
 @pytest.mark.parametrize(
-    "damage", [{}, {"begun": 5, "given_up": []}, {"begun": [["x"]], "given_up": []}, {"begun": []}]
+    "damage", [{}, {"begun": 5, "given_up": []}, *({"begun": [[x]], "given_up": []} for x in ("x", {})), {"begun": []}]
 )
 def test_a_damaged_state_is_refused(damage):
     with pytest.raises(UserError, match=r"the cycles cannot be resumed: .* are damaged"):
         cycles(make_run(max_staleness=2), Servers()).restore(damage)
 
 
-def test_metadata_that_json_cannot_represent_does_not_stop_a_checkpoint():
-    source = cycles(make_run(max_staleness=2), Servers())
-    source._cancelled = [Prompt(id="1", tokens=(1, 2), answer="", metadata={"set": {1}, "list": [1, [2]]})]
-    again = cycles(make_run(max_staleness=2), Servers())
-    again.restore(source.state())
-    assert again._cancelled[0].tokens == (1, 2) and again._cancelled[0].metadata["set"] == "{1}"
+def test_prompts_of_a_resumed_run_are_those_of_its_stream():
+    """JSON would make other metadata of them, with which a reward fails or scores differently."""
+    prompts = stream({"when": date(2020, 1, 1), "limits": {3: 1}, (1, 2): {1}})
+    source = cycles(make_run(max_staleness=2, oversampling=1.25), Servers(slow=frozenset({"1"})), prompts)
+    source.next(0)
+    again = cycles(make_run(max_staleness=2, oversampling=1.25), Servers(), prompts)
+    again.restore(json.loads(json.dumps(source.state())))
+    assert again._restored == deque(pending.prompts for pending in source._pending)
+    assert again._cancelled == source._cancelled and [prompt.id for prompt in again._cancelled] == ["1"]
 
 
 def test_responses_near_the_limit_are_penalized():
