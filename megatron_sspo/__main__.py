@@ -1,5 +1,6 @@
 """`megatron-sspo`: new, train, launch, sweep, serve, evaluate, table, convert, verify, plot."""
 
+import signal
 import sys
 
 
@@ -8,9 +9,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         from megatron_sspo.cli.command_line import run
 
-        return run(arguments)
+        code = run(arguments)
     except KeyboardInterrupt:
-        return 130
+        code = 130
+    if code == 130 and arguments is None:  # otherwise a program has called this function, and goes on
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python's own end would print another Ctrl-C as a traceback
+    return code
 
 
 if __name__ == "__main__":

@@ -55,9 +55,10 @@ def test_the_version(capsys) -> None:
     assert capsys.readouterr().out == f"megatron-sspo {__version__}\n"
 
 
-def test_ctrl_c_while_the_modules_are_being_imported() -> None:
-    program = """
-import os, signal, sys
+@pytest.mark.parametrize("again", ["", "atexit.register(os.kill, os.getpid(), signal.SIGINT)"])
+def test_ctrl_c_while_the_modules_are_being_imported_and_at_the_end(again: str) -> None:
+    program = f"""
+import atexit, os, signal, sys
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background jobs
 
@@ -67,8 +68,10 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupt())
+{again}
 from megatron_sspo.__main__ import main
-sys.exit(main(["--help"]))
+sys.argv[1:] = ["--help"]
+sys.exit(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

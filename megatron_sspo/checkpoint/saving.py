@@ -253,7 +253,9 @@ def _after_fork() -> None:
     global _fork_parent
     if _fork_parent:
         exit_with_parent(_fork_parent)
-        for number in SIGNALS:  # Slurm sends them to all processes; the run ends after the checkpoint is written
+        # Slurm and a terminal send them to all processes: after a stop request the checkpoint is still written, and
+        # after Ctrl-C the trainer kills its writer
+        for number in (*SIGNALS, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         _fork_parent = os.getpid()  # for the processes that this one forks
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,10 +12,12 @@ from typing import Any
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import check_regular_file, read_bytes
+from megatron_sspo.files.removing import remove
 from megatron_sspo.files.writing import flush_to_disk, write_atomically
 from megatron_sspo.types import RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
+_INCOMPLETE = ".update-*"
 _FORMAT = 4  # of state.json and batches.npz
 LOOP_STATE = ("prompts", "cycles")  # names in a run's checkpoint in addition to its `State`
 
@@ -32,13 +33,17 @@ class State:
 
 def begin_checkpoint(folder: Path, update: int) -> Path:
     """Makes an empty folder with a name that no reader takes for a checkpoint, and removes incomplete older ones."""
-    for left in folder.glob(".update-*"):
-        if left.is_symlink():  # rmtree removes no link, and the checkpoint would be written where it leads to
-            left.unlink()
-        shutil.rmtree(left, ignore_errors=True)
+    for left in folder.glob(_INCOMPLETE):
+        remove(left)
     temporary = folder / f".update-{update:06d}"
     (temporary / "trainer").mkdir(parents=True)
     return temporary
+
+
+def bytes_left(folder: Path) -> int:
+    """Returns the size of the incomplete checkpoints in a folder, which `begin_checkpoint` removes."""
+    incomplete = (path for path in folder.glob(_INCOMPLETE) if not path.is_symlink())
+    return sum(file.stat().st_size for path in incomplete for file in path.rglob("*") if file.is_file())
 
 
 def describe_checkpoint(temporary: Path, state: State, extra: dict[str, Any]) -> None:
@@ -65,7 +70,7 @@ def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
     for path in aside:
         # A file that cannot be removed now, such as one that NFS keeps because an evaluation reads it, does not end the
         # run: the next checkpoint removes it.
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
     return final
 
 

@@ -1,7 +1,6 @@
 """`Job`: the resources that a run holds open, and the bookkeeping that the training loop leaves out."""
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,6 +22,7 @@ from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.evaluation.parts import open_parts
 from megatron_sspo.evaluation.sets import held_out_streams
+from megatron_sspo.files.removing import remove
 from megatron_sspo.job.evaluations import Evaluations
 from megatron_sspo.job.memory_snapshot import snapshot_on_out_of_memory
 from megatron_sspo.job.profile import Profiler, check_updates
@@ -326,17 +326,28 @@ class Job:
         if not self._evaluations.finish(self.state.update, may_stop=True):
             self._stop_early()
             return
-        model, replaced = self.folder / "model", self.folder / ".model-replaced"
-        if self.is_main and model.exists():  # exported by an earlier attempt
-            shutil.rmtree(replaced, ignore_errors=True)
-            model.rename(replaced)
-        with self._watchdog.allow_silence():
-            self.policy.export(model)
+        model = self._export()
         if self.is_main:
-            shutil.rmtree(replaced, ignore_errors=True)
             curves = plot_run(self.folder)
             self._evaluations.print_table()
             self.display.log(f"model: {model}   curves: {curves}   metrics: {self.folder / metrics_files.METRICS}")
+
+    def _export(self) -> Path:
+        """Writes the model's folder, in place of that of an earlier attempt, and returns its path. A collective."""
+        model, replaced = self.folder / "model", self.folder / ".model-replaced"
+
+        def set_aside() -> None:
+            with os_errors_as_user_errors(self.folder):
+                if model.exists():
+                    remove(replaced)
+                    model.rename(replaced)
+
+        agree.run_on_rank_0(set_aside)
+        with self._watchdog.allow_silence():
+            self.policy.export(model)
+        if self.is_main:
+            remove(replaced)
+        return model
 
     def _is_evaluated(self) -> bool:
         """Returns whether the last update is evaluated; only rank 0 has the rows that show this."""

@@ -1,9 +1,9 @@
 """`random_weights`: the initial weights of a run whose model is not pretrained."""
 
-import shutil
 from pathlib import Path
 
 from megatron_sspo.errors import os_errors_as_user_errors
+from megatron_sspo.files.removing import remove
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.weights.random import INITIAL_MODEL, write_random_weights
@@ -20,7 +20,7 @@ def random_weights(run: Run, folder: Path, *, is_new: bool) -> Path:
 
     def write() -> None:
         if is_new:
-            shutil.rmtree(destination, ignore_errors=True)
+            remove(destination)
         with transformers_errors_as_user_errors(source / "config.json"), os_errors_as_user_errors(destination):
             write_random_weights(source, destination, run.seed)
 

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import torch
 
+from megatron_sspo.checkpoint.state import bytes_left
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.units import format_bytes
@@ -108,7 +109,7 @@ def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
         why = "is not a folder" if not place.is_dir() else "cannot be written by this user"
         raise UserError(f"cannot write into {folder}: {place} {why}; choose another place with --set output=...")
     needed = checkpoint_bytes(run, config) + model_bytes(run, config)
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(place).free + bytes_left(folder / "checkpoints")
     if free < needed:
         raise UserError(
             f"{place} has {format_bytes(free)} free, and a checkpoint and the finished model take "

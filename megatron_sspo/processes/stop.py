@@ -59,12 +59,16 @@ class Stop:
         self._longest_interval, self._last_check = self.longest_interval, time.monotonic()
         is_main = agree.is_main()
         seconds = self._last_check - self._signal_time if self._signal else 0.0
-        found = agree.all_gather_objects((is_main and self._file.exists(), int(self._signal), seconds))
+        # os.path, because Path.exists raises some errors, and would on rank 0 alone
+        found = agree.all_gather_objects((is_main and os.path.exists(self._file), int(self._signal), seconds))
         by_file, number, seconds = (max(values) for values in zip(*found, strict=True))
         if by_file:
             self.reason, self.exit_code = f"{self._file} was made", BY_FILE
             if is_main:
-                self._file.unlink(missing_ok=True)
+                try:
+                    self._file.unlink(missing_ok=True)
+                except OSError:  # a folder, for example, does not end the run without a checkpoint
+                    self.reason += " (and could not be removed: remove it, or the resumed run stops, too)"
         elif number:
             self.reason, self.exit_code = f"{signal.Signals(number).name} came {seconds:.1f} s ago", BY_SIGNAL
         return bool(self.exit_code)

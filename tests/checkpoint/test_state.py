@@ -302,6 +302,8 @@ def test_metadata_that_json_has_no_word_for_becomes_text(tmp_path: Path) -> None
 def test_what_kills_have_left_is_removed_by_the_next_checkpoint(tmp_path: Path) -> None:
     for left in (".update-000003", ".update-000002-removed"):
         (tmp_path / left / "trainer").mkdir(parents=True)
+    for left in (".update-000004", "update-000004"):
+        (tmp_path / left).touch()
     path = save(tmp_path, 4)
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
 
@@ -317,7 +319,7 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_that_has_a_name(
         raise KeyboardInterrupt
 
     temporary = begin_checkpoint(tmp_path, 2)
-    monkeypatch.setattr("megatron_sspo.checkpoint.state.shutil.rmtree", kill)
+    monkeypatch.setattr("shutil.rmtree", kill)
     describe_checkpoint(temporary, State(update=2), {})
     with pytest.raises(KeyboardInterrupt):
         finish_checkpoint(temporary, kept=1)

@@ -2,7 +2,9 @@
 
 import os
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -22,6 +24,18 @@ def test_a_run_that_has_begun_and_ended_since_the_checks_is_not_replaced(tmp_pat
     job._is_new = False
     with ExitStack() as stack:
         Job._lock(job, stack)
+
+
+def test_a_model_that_is_a_link_is_replaced_again_and_again(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model").symlink_to(tmp_path / "elsewhere")
+    job = MagicMock(folder=tmp_path / "run", is_main=True)
+    job.policy.export = Path.mkdir
+    for _ in range(2):
+        assert Job._export(job) == tmp_path / "run" / "model"
+        assert [(path.name, path.is_symlink()) for path in job.folder.iterdir()] == [("model", False)]
+    assert (tmp_path / "elsewhere").is_dir()
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "model", "curves.png"])

@@ -198,6 +198,18 @@ def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypat
         resources.check_disk(run, resources.read_model_config(run), tmp_path / "run")
 
 
+def test_what_a_kill_has_left_of_a_checkpoint_counts_as_free(tmp_path, monkeypatch) -> None:
+    run, left = load_recipe(RECIPE), tmp_path / "run" / "checkpoints" / ".update-000002" / "trainer"
+    config = resources.read_model_config(run)
+    needed = resources.checkpoint_bytes(run, config) + resources.model_bytes(run, config)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, needed - 1000))
+    with pytest.raises(UserError, match="make room"):
+        resources.check_disk(run, config, tmp_path / "run")
+    left.mkdir(parents=True)
+    (left / "__0_0.distcp").write_bytes(bytes(1000))
+    resources.check_disk(run, config, tmp_path / "run")
+
+
 def test_a_link_to_nothing_is_no_place_for_a_run(tmp_path):
     run = load_recipe(RECIPE)
     for target in ("nowhere", "link"):

@@ -4,11 +4,12 @@ import multiprocessing
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from megatron_sspo.checkpoint.saving import children_end_with_this_process
-from megatron_sspo.processes.stop import Stop
+from megatron_sspo.processes.stop import BY_FILE, FILE, Stop
 
 
 @pytest.fixture
@@ -16,6 +17,13 @@ def stop(tmp_path):
     made = Stop(tmp_path)
     yield made
     made.close()
+
+
+@pytest.mark.parametrize(("make", "more"), [(Path.touch, ""), (Path.mkdir, " (and could not be removed: remove it, ")])
+def test_whatever_has_the_name_of_the_file_stops_the_run(stop, tmp_path, make, more):
+    make(tmp_path / FILE)
+    assert stop.is_requested() and stop.exit_code == BY_FILE
+    assert stop.reason.startswith(f"{tmp_path / FILE} was made{more}") and (tmp_path / FILE).exists() == bool(more)
 
 
 def sleeper():
@@ -37,11 +45,12 @@ def test_a_process_that_a_reward_forks_ends_by_sigterm(stop):
     assert stop._signal == signal.SIGTERM
 
 
-def test_the_process_that_writes_a_checkpoint_does_not(stop):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_process_that_writes_a_checkpoint_does_not(stop, number):
     with children_end_with_this_process():
         process = sleeper()
     time.sleep(1)
-    process.terminate()
+    os.kill(process.pid, number)
     process.join(2)
     exit_code = process.exitcode
     process.kill()
