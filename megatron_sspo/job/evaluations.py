@@ -60,10 +60,18 @@ class Evaluations:
         self._sets: dict[str, SetEvaluation] = {}  # those of the evaluation in progress
         self._rows = [*records.evaluations] if records is not None else []
 
-    @property
-    def newest(self) -> float | None:
-        """The update of the newest row; None if there are no rows. Only rank 0 has all rows of a resumed run."""
-        return self._rows[-1]["update"] if self._rows else None
+    def has_row(self, update: int) -> bool:
+        """Returns whether the newest row is of this update, with all sets and answers that the run has now.
+
+        A run may be resumed with other sets or more answers. Only rank 0 has all rows of a resumed run.
+        """
+        row, evaluation = self._rows[-1] if self._rows else {}, self._run.evaluation
+        if row.get("update") != update or evaluation is None:
+            return False
+        names = [f"{name}/reward" for name in evaluation.sets]
+        if evaluation.samples:  # a reward without the part "answer" has neither of these numbers
+            names += [f"{name}/avg@{evaluation.samples}" for name in evaluation.sets if f"{name}/pass@1" in row]
+        return all(name in row for name in names)
 
     def begin(self, update: int, *, may_wait: bool = True) -> None:
         """Begins to evaluate the weights; servers with memory of their own answer while the trainer goes on.

@@ -213,6 +213,10 @@ class Job:
                     before, now = read_manifest(self._resumed_from).run, config_to_json(self.run)
                     for line in changes_of_resumed(before, now, batches_left=len(self.state.batches)):
                         self.display.log(f"resumed with another configuration: {line}")
+                elif rows := metrics_files.read_complete_rows(self.folder / metrics_files.METRICS):
+                    self.display.log(
+                        f"no checkpoint: begins anew, {pluralize(len(rows), 'row')} of metrics are dropped"
+                    )
             update = self.state.update if self._resumed_from else None
             self._records = Records(self.run, self.folder, update=update, tokenizer=self.tokenizer)
             stack.callback(self._records.close)
@@ -351,7 +355,7 @@ class Job:
 
     def _is_evaluated(self) -> bool:
         """Returns whether the last update is evaluated; only rank 0 has the rows that show this."""
-        return self._evaluations.newest == self.state.update
+        return self._evaluations.has_row(self.state.update)
 
     def _lacks_evaluation(self) -> bool:
         """Returns whether the run was interrupted after its newest checkpoint, before its weights were evaluated."""

@@ -36,7 +36,8 @@ class Records:
         with os_errors_as_user_errors(folder):
             write_atomically(folder / "config.json", json.dumps(config, indent=1))
             for name in (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS):
-                metrics_files.truncate_after(folder / name, -1 if update is None else update)
+                last, several = -1 if update is None else update, name == metrics_files.ROLLOUTS
+                metrics_files.truncate_after(folder / name, last, several=several)
             path = folder / metrics_files.EVALUATIONS
             self.evaluations = metrics_files.read(path) if path.exists() else []
             first = 0 if update is None else update + 1
@@ -52,9 +53,10 @@ class Records:
 
     def write_evaluation(self, row: Mapping[str, float], answers: Sequence[Mapping[str, Any]]) -> None:
         """Appends the row of an evaluation, and replaces the file of answers."""
-        self._writer.write(metrics_files.EVALUATIONS, row)
+        # the answers come first: after a kill in between, the evaluation is repeated, because it has no row
         with os_errors_as_user_errors(self._folder):
             write_rows(self._folder / "evaluation_responses.jsonl", answers)
+        self._writer.write(metrics_files.EVALUATIONS, row)
 
     def hold(self) -> None:
         """Holds rows back from the trackers, which take steps in order, until the row of an evaluation is written."""

@@ -201,11 +201,28 @@ def check_folder(run: Run, resume: Path | None) -> Resumable | None:
             f"this one: restore {folder / 'checkpoints'}, or start a new run with --set model.path={folder / 'model'}"
         )
     if not found:
+        if resume is not None:
+            _check_begins_anew(run, folder / metrics_files.METRICS)
         return None
     resumable = check_resumable(run, folder, found[-1])
     if run.model.init == "random":
         check_initial_model(Path(run.model.path), folder / INITIAL_MODEL)
     return resumable
+
+
+def _check_begins_anew(run: Run, metrics: Path) -> None:
+    """Raises UserError if a run without a checkpoint has rows of metrics from after the first one it must have saved.
+
+    A kill may leave rows up to the update of the first checkpoint; up to that of the second one, if checkpoints are
+    written in the background. A warm start makes a checkpoint of update 0.
+    """
+    newest = max((row["update"] for row in metrics_files.read_complete_rows(metrics)), default=0)
+    without = (int(run.warm_start is None) + int(run.checkpoint_in_background)) * run.checkpoint_every
+    if run.checkpoint_every and newest > without:
+        raise UserError(
+            f"{metrics} has a row of update {newest:.0f}, and there is no checkpoint, so the run cannot be continued, "
+            f"and would begin anew in place of this one: restore {metrics.parent / 'checkpoints'}, or remove that file"
+        )
 
 
 def check_is_new(folder: Path) -> None:
@@ -230,12 +247,21 @@ def _check_is_a_run(folder: Path) -> None:
     """Raises UserError if a folder holds no run, or a model, which a resumed run would overwrite."""
     config = folder / "config.json"
     if not config.exists():
+        if _is_killed_early(folder):
+            raise UserError(f"the run of {folder} was killed before it began: start it without --resume")
         configs = (parent / "config.json" for parent in folder.parents)  # above a checkpoint is its run
         run = next((found.parent for found in configs if found.exists() and not _is_model_config(found)), None)
         remedy = f"did you mean {run}?" if run is not None else "name the folder that a run has written, OUTPUT/NAME"
         raise UserError(f"{folder} is not the folder of a run, because it has no config.json: {remedy}")
     if _is_model_config(config):
         raise UserError(f"{folder} is the folder of a model: name the folder of a run, which has metrics.jsonl")
+
+
+def _is_killed_early(folder: Path) -> bool:
+    """Returns whether a run has locked a folder and has written only other folders, such as that of random weights."""
+    if not (folder / LOCK).exists() or (folder / "model").exists():
+        return False
+    return all(path.is_dir() for path in folder.iterdir() if not path.name.startswith(".") and path.name != LOG)
 
 
 def _is_model_config(config: Path) -> bool:

@@ -134,8 +134,12 @@ def read_complete_rows(path: Path) -> list[dict[str, float]]:
     return [_parse_row(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
-def truncate_after(path: Path, update: int) -> None:
+def truncate_after(path: Path, update: int, *, several: bool = False) -> None:
     """Removes the rows of updates after `update`, and an incomplete last line, from a metrics file.
+
+    Args:
+        several: whether an update has several rows, as in the file of rollouts. Otherwise the rows of an update become
+            one with the last value of each number: other sets may have been evaluated after a resumption.
 
     Raises:
         UserError: another line is not JSON or not a row.
@@ -143,6 +147,11 @@ def truncate_after(path: Path, update: int) -> None:
     if not path.exists():
         return
     kept = [row for row in read_complete_rows(path) if row["update"] <= update]
+    if not several:
+        of_updates: dict[float, dict[str, float]] = {}
+        for row in kept:
+            of_updates[row["update"]] = of_updates.get(row["update"], {}) | row
+        kept = [*of_updates.values()]
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 

@@ -209,6 +209,27 @@ def test_a_penalty_whose_reference_a_warm_start_has_replaced_is_refused(trained,
         look(trained, run_folder, "penalties.kl_coef=0.5")
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        (["checkpoint_every=0"], False),
+        (["checkpoint_every=1"], True),
+        (["checkpoint_every=1", "checkpoint_in_background=true"], False),  # that of update 1 may not be complete
+        (["checkpoint_every=2"], False),  # a kill may come between the row of update 2 and its checkpoint
+    ],
+)
+def test_a_run_that_has_lost_its_checkpoints_is_not_begun_anew(trained, run_folder, changes, is_refused) -> None:
+    shutil.rmtree(run_folder / "model")
+    shutil.rmtree(run_folder / "checkpoints")
+    if not is_refused:
+        assert look(trained, run_folder, *changes) == []
+        return
+    with pytest.raises(UserError, match=r"has a row of update 2, and there is no checkpoint, .*: restore .*/checkpoin"):
+        look(trained, run_folder, *changes)
+    (run_folder / "metrics.jsonl").unlink()
+    assert look(trained, run_folder, *changes) == []
+
+
 def test_what_is_sound_is_left_alone(trained, run_folder: Path) -> None:
     assert look(trained, run_folder) == []
     append(run_folder / "metrics.jsonl", '{"update": 3, "reward/me')  # a kill cut it short

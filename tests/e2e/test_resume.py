@@ -69,11 +69,24 @@ def test_killed_before_the_first_checkpoint(whole_run, workshop) -> None:
     if layout != "recipe":
         pytest.skip("start-up takes most of the time, and one process shows it")
     run = workshop.folder / "run"
+    workshop.kill_when((run / ".run.lock").exists, "train", workshop.recipe)
+    refused = workshop.run("train", workshop.recipe, "--resume", str(run))
+    assert (refused.returncode, "was killed before it began: start it without --resume" in refused.stderr) == (2, True)
     workshop.kill_when((run / "config.json").exists, "train", workshop.recipe)
     assert not list((run / "checkpoints").glob("update-*"))
     done = workshop.run("train", workshop.recipe, "--resume", str(run))
     assert done.returncode == 0, done.stderr
     assert_same(run, reference.folder / "run")
+
+
+def test_a_run_that_begins_anew_says_so(trained, workshop) -> None:
+    run = Path(shutil.copytree(trained.folder / "run", workshop.folder / "run"))
+    for name in ("model", "checkpoints"):
+        shutil.rmtree(run / name)
+    done = workshop.run("train", f"{trained.recipe}:bare", "--set", "num_updates=2", "--resume", str(run))
+    assert done.returncode == 0, done.stderr
+    assert "no checkpoint: begins anew, 2 rows of metrics are dropped" in (run / "log.txt").read_text()
+    assert rows(run / "metrics.jsonl") == rows(trained.folder / "run" / "metrics.jsonl")
 
 
 def test_continues_on_another_number_of_processes(whole_run, workshop) -> None:
