@@ -36,8 +36,7 @@ class Records:
         with os_errors_as_user_errors(folder):
             write_atomically(folder / "config.json", json.dumps(config, indent=1))
             for name in (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS):
-                last, several = -1 if update is None else update, name == metrics_files.ROLLOUTS
-                metrics_files.truncate_after(folder / name, last, several=several)
+                metrics_files.truncate_after(folder / name, -1 if update is None else update)
             path = folder / metrics_files.EVALUATIONS
             self.evaluations = metrics_files.read(path) if path.exists() else []
             first = 0 if update is None else update + 1

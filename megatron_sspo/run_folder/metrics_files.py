@@ -134,12 +134,11 @@ def read_complete_rows(path: Path) -> list[dict[str, float]]:
     return [_parse_row(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
-def truncate_after(path: Path, update: int, *, several: bool = False) -> None:
+def truncate_after(path: Path, update: int) -> None:
     """Removes the rows of updates after `update`, and an incomplete last line, from a metrics file.
 
-    Args:
-        several: whether an update has several rows, as in the file of rollouts. Otherwise the rows of an update become
-            one with the last value of each number: other sets may have been evaluated after a resumption.
+    Except in the file of rollouts, the rows of an update become one with the last value of each number: other sets may
+    have been evaluated after a resumption.
 
     Raises:
         UserError: another line is not JSON or not a row.
@@ -147,7 +146,7 @@ def truncate_after(path: Path, update: int, *, several: bool = False) -> None:
     if not path.exists():
         return
     kept = [row for row in read_complete_rows(path) if row["update"] <= update]
-    if not several:
+    if path.name != ROLLOUTS:
         of_updates: dict[float, dict[str, float]] = {}
         for row in kept:
             of_updates[row["update"]] = of_updates.get(row["update"], {}) | row

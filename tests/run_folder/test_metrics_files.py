@@ -81,9 +81,10 @@ def test_rows_of_later_updates_and_half_a_row_are_taken_off(tmp_path: Path) -> N
     assert path.read_text() == '{"update": 1}\n{}\n'
 
 
-@pytest.mark.parametrize(("several", "last"), [(False, [{"update": 2, "a": 2, "b": 3}]), (True, None)])
-def test_an_update_has_one_row_but_in_the_file_of_rollouts(tmp_path: Path, several: bool, last) -> None:
+def test_an_update_has_one_row_but_in_the_file_of_rollouts(tmp_path: Path) -> None:
     rows = [{"update": 1, "a": 0}, {"update": 2, "a": 1, "b": 3}, {"update": 2, "a": 2}]
-    (tmp_path / "x").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    metrics_files.truncate_after(tmp_path / "x", 2, several=several)
-    assert metrics_files.read(tmp_path / "x") == [rows[0], *(last or rows[1:])]
+    one = {"update": 2, "a": 2, "b": 3}
+    for name, last in ((metrics_files.EVALUATIONS, [one]), (metrics_files.ROLLOUTS, rows[1:])):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        metrics_files.truncate_after(tmp_path / name, 2)
+        assert metrics_files.read(tmp_path / name) == [rows[0], *last]
