@@ -6,7 +6,8 @@
     echo "SLURM_JOB_ID is not set: submit this script with sbatch" >&2
     exit 1
 }
-# Steps run in PROJECT, and containers mount only absolute paths, so a relative path is one of the folder of sbatch.
+# Relative paths are those of the folder in which sbatch was called. They become absolute here, because steps run in
+# PROJECT and containers mount only absolute paths.
 PROJECT=$(realpath -ms -- "$PROJECT")
 PYTHON=${PYTHON:-$PROJECT/.venv/bin/python}
 SERVER_PYTHON=${SERVER_PYTHON:-$PROJECT/.venv-sglang/bin/python}

@@ -116,19 +116,17 @@ def check_options(
     except TypeError as error:
         raise UserError(f"{what} cannot be called with only its options: {error}") from None
     check = getattr(inspect.getmodule(function), "check_values", None)
-    if check is not None and _takes(check, converted):  # it may be that of another plug-in in the same file
+    if check is not None:
         with user_code_errors(what):
-            check(**converted)
+            if open_ended or _shares_options(check, by_name):  # otherwise it is another plug-in's in the same file
+                check(**converted)
     return converted
 
 
-def _takes(function: Callable[..., Any], options: Mapping[str, Any]) -> bool:
-    """Returns whether a function can be called with these options."""
-    try:
-        inspect.signature(function).bind(**options)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _shares_options(check: Callable[..., Any], names: Mapping[str, Any]) -> bool:
+    """Returns whether a function takes an option of one of these names, or any, or none at all."""
+    parameters = inspect.signature(check).parameters.values()
+    return not parameters or any(one.kind is one.VAR_KEYWORD or one.name in names for one in parameters)
 
 
 def check_members(value: Any, interface: type, what: str) -> None:

@@ -59,7 +59,7 @@ def decontaminate(rows: Sequence[Row | Dropped], held_out: Sequence[Row | Droppe
     def checked(row: Row) -> Row | Dropped:
         question = _Question.from_row(row)
         reason = "repeats an evaluation question"
-        if id := by_text.get((question.text, question.numbers)):
+        if (id := by_text.get((question.text, question.numbers))) is not None:
             return Dropped(id=row.id, reason=reason, detail=f"the text of {id}")
         for trigrams, id in by_numbers.get(question.numbers, ()):
             if _is_similar(question.trigrams, trigrams):

@@ -1,6 +1,5 @@
 """`Row`: the unit that every source yields, and the conversion of a file's record into a row."""
 
-import json
 import math
 import pickle
 from collections import Counter
@@ -11,6 +10,7 @@ from typing import Any
 
 from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value, one_line
+from megatron_sspo.data.canonical import canonical
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 
 _MAX_NAMES = 20  # of a record's fields, in an error message
@@ -137,12 +137,12 @@ def check_row(row: Any, what: str) -> None:
     if not isinstance(row.share, (int, float)) or not 0 <= row.share <= LARGEST:
         raise UserError(f"{where}: share is {describe_value(row.share)}, and must be a number from 0 to {LARGEST}")
     try:
-        json.dumps(dict(row.metadata), default=str)
+        canonical(row.metadata)
         pickle.dumps(row)
     except Exception as error:
         raise UserError(
-            f"{where}: the row cannot be written into a checkpoint and sent to other processes: "
-            f"{one_line(str(error))}; let its metadata hold texts, numbers, lists and dicts with texts as keys"
+            f"{where}: the row cannot be compared with that of a resumed run, or sent to other processes: "
+            f"{one_line(str(error))}; let its metadata hold texts, numbers, lists and dicts"
         ) from error
     _check_question(row.question, where, "fix it in the source")
     for text in (row.answer, row.demonstration):

@@ -60,7 +60,7 @@ def transformer_config(
 
 
 def _check_schedule(transformer: TransformerConfig, parallel: Parallel) -> None:
-    """Raises a UserError for fields that Megatron's pipeline schedules refuse, which they do in their first pass."""
+    """Raises a UserError for fields that Megatron's schedules and routers would refuse in the first pass only."""
     interleaved = parallel.virtual_pipeline > 1
     if parallel.pipeline > 1 and transformer.overlap_p2p_comm and (transformer.batch_p2p_comm or not interleaved):
         raise UserError(

@@ -80,6 +80,10 @@ def test_another_question_is_kept(question: str, held_out: str) -> None:
     assert not is_dropped(question, held_out)
 
 
+def test_a_held_out_row_may_have_an_empty_id() -> None:
+    assert isinstance(decontaminate([row("What is 1+1?")], [row("What is 1+1?", "")])[0], Dropped)
+
+
 def test_a_question_of_messages_is_compared_without_its_system_text() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 1+1?"}]
     assert isinstance(decontaminate([row(messages)], [row("what is 1 + 1")])[0], Dropped)

@@ -46,10 +46,15 @@ MADE: list[tuple[Any, str]] = [
     ([Row(**ROW | {"question": []})], "row 'a': the question is an empty list of messages"),
     ([Row(**ROW | {"question": "\ud800"})], "row 'a': the text has half of a surrogate pair"),
     ([Row(**ROW, demonstration=5)], "row 'a': demonstration is 5, and must be text"),
-    ([Row(**ROW, metadata={(1, 2): "a"})], "row 'a': the row cannot be written into a checkpoint and sent to other"),
-    ([Row(**ROW, metadata={"n": 10**5000})], "row 'a': the row cannot be written into a checkpoint"),
-    ([Row(**ROW, metadata={"check": lambda r: r})], "row 'a': the row cannot be written into a checkpoint"),
-    ([Row(**ROW, metadata=types.MappingProxyType({"a": 1}))], "row 'a': the row cannot be written into a checkpoint"),
+    ([Row(**ROW, metadata={"n": 10**5000})], "row 'a': the row cannot be compared with that of a resumed run, or sent"),
+    (
+        [Row(**ROW, metadata={"check": lambda r: r})],
+        "row 'a': the row cannot be compared with that of a resumed run, or sent",
+    ),
+    (
+        [Row(**ROW, metadata=types.MappingProxyType({"a": 1}))],
+        "row 'a': the row cannot be compared with that of a resumed run, or sent",
+    ),
     ([Row(**ROW | {"question": [{"role": "user", "content": " "}]})], "the question is empty: no message but the"),
     ([Row(**ROW | {"question": [{"role": "system", "content": "Be brief."}]})], "no message but the system's has text"),
     ([Row(**ROW | {"question": [{"role": "", "content": "hi"}]})], "message 1 has an empty role"),
@@ -116,3 +121,23 @@ def test_invalid_sources_and_options(source, options, parts) -> None:
     with pytest.raises(UserError) as caught:
         load_rows(source, options)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        ("def check_values(scale=1.0): raise ValueError('never called')", ""),  # it is that of the reward in this file
+        ("def check_values(largest): raise ValueError('too large')", "too large"),
+        ("def check_values(largest, scale): pass", "missing 1 required"),
+        ("def check_values(**options): raise ValueError('too large')", "too large"),
+    ],
+)
+def test_the_check_of_a_file_is_for_the_plug_ins_with_its_options(tmp_path, check: str, message: str) -> None:
+    row = "Row(id='a', question='1?', answer='1')"
+    source = f"from megatron_sspo.data.row import Row\ndef rows(largest=3): return [{row}]\n{check}\n"
+    (tmp_path / "one.py").write_text(source)
+    if not message:
+        assert len(load_rows(f"{tmp_path}/one.py:rows", {"largest": 2})) == 1
+        return
+    with pytest.raises(UserError, match=message):
+        load_rows(f"{tmp_path}/one.py:rows", {"largest": 2})

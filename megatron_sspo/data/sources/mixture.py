@@ -21,7 +21,7 @@ def rows(sets: Mapping[str, Mapping[str, Any]]) -> list[Row | Dropped]:
     Args:
         sets: the sets by name, each with `source` (by default the name), `options` of the source, and `weight`, its
             share of the draws up to a common factor. Without weights every row is drawn once per epoch. With weights
-            an epoch has about as many draws as there are rows, and over the epochs all rows of a set have equally many.
+            an epoch has about as many draws as there are rows, and all rows of a set are drawn before one repeats.
 
     Raises:
         UserError: there are no sets, a key is unknown, a weight is not above 0, only some of the sets have weights,
