@@ -56,6 +56,14 @@ def test_two_runs_have_two_colours_and_may_share_a_name(tmp_path: Path) -> None:
     assert num_pixels(tmp_path / "both.png", "#D55E00") > 1000
 
 
+def test_runs_of_one_label_are_both_drawn(tmp_path: Path) -> None:
+    gates = {"objective": {"token_gate": {"class": "SigLog"}, "sequence_gate": {"class": "Identity"}}}
+    one, other = run(tmp_path / "a"), run(tmp_path / "a (SigLog)", 8, **{"reward/mean": 0.9})
+    (one / "config.json").write_text(json.dumps(gates))
+    plot_runs([one, other], tmp_path / "both.png")
+    assert num_pixels(tmp_path / "both.png", "#D55E00") > 1000
+
+
 @pytest.mark.parametrize(
     "changes",
     [
