@@ -113,6 +113,14 @@ def test_values_that_differ_by_their_rounding_alone_are_a_line(tmp_path: Path) -
     assert len(re.findall(r"[ML]", re.findall(r' d="([^"]*)"', curves(found, COLOURS[0])[0])[0])) == 8
 
 
+def test_a_response_that_is_left_out_is_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 1)
+    append(run, {"prompt": "x" * 5_000_000}, name="rollouts.jsonl")
+    with serving([run]) as address:
+        found = dom(address, tmp_path / "profile")
+    assert "1+1=2</span>" in found and ">a response of more than 4,194,304 bytes is left out<" in found
+
+
 def test_what_a_model_wrote_is_text(tmp_path: Path) -> None:
     run = write_run(tmp_path / "<b>run", 3, text=HOSTILE)
     with serving([run]) as address:

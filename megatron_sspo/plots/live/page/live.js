@@ -307,6 +307,7 @@ function showResponses(run, rows) {
 }
 
 function articleOf(row) {
+  if (row.note) return make("article", {}, make("div", { class: "facts" }, row.note));
   const parts = Object.entries(row.parts).map(([name, value]) => `${name} ${format(value)}`).join(" + ");
   const facts = [`reward ${format(row.reward)}${parts ? ` = ${parts}` : ""}`];
   if (row.advantage !== undefined) facts.push(`advantage ${format(row.advantage)}`);
