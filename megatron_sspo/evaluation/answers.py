@@ -1,5 +1,6 @@
 """The record of the answers to a set: readable, and sufficient to compute every metric."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -8,7 +9,9 @@ from megatron_sspo.evaluation.estimate import Estimate, greedy_pass, sampled_avg
 from megatron_sspo.evaluation.table import MEASURE
 from megatron_sspo.types import RolloutGroup
 
-_OWN = ("format_rate", "reward", "response_tokens", "turns", "truncated")  # metrics of a set that are no pass rates
+# metrics of a set that are no pass rates, and the set's title, which results.json has beside them
+_OWN = ("format_rate", "reward", "response_tokens", "turns", "truncated", "title")
+_RATE = re.compile(rf"(?:{MEASURE.pattern})(?:/low|/high)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +91,7 @@ def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> di
     also has `/low` and `/high`, the ends of its 95 % interval over prompts (`estimate`). Greedy answers further give
     `format_rate`, the mean `reward`, the means of the reward's other parts, `response_tokens`, `turns` if any response
     has several, and the share that was `truncated`. A reward without the part "answer" has no pass@1, avg@k or pass@j.
-    A part that has the name of one of these metrics is found as `reward/NAME`.
+    A part that is named `title` or as one of these metrics is found as `reward/NAME`.
     """
     first = [answers.answers[0] for answers in greedy]
     parts = sorted({name for answer in first for name in answer.reward})
@@ -102,7 +105,7 @@ def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> di
         if part == "format":
             found["format_rate"] = _mean([value == 1.0 for value in values])
         elif part != "answer":
-            is_taken = part in _OWN or MEASURE.fullmatch(part)
+            is_taken = part in _OWN or _RATE.fullmatch(part)
             found[f"reward/{part}" if is_taken else part] = _mean(values)
     found["reward"] = _mean([sum(answer.reward.values()) for answer in first])
     found["response_tokens"] = _mean([answer.tokens for answer in first])

@@ -11,6 +11,7 @@ from megatron_sspo.data.fit import check_prompts_fit
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
+from megatron_sspo.evaluation.differences import find_differences
 from megatron_sspo.evaluation.evaluate import SetEvaluation
 from megatron_sspo.evaluation.model import fingerprint, open_model
 from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord, read_result
@@ -98,19 +99,26 @@ def evaluate_model(
 def print_table(folders: Sequence[str]) -> None:
     """Prints the paper's table of evaluations in Markdown; the first evaluation is the base of comparison.
 
+    A line below the table names each set whose evaluations have other prompts, rewards or settings.
+
     Args:
         folders: folders of evaluations, each as `folder` or, to rename its model, as `name=folder`. The runs of a sweep
             have `=` in their names, so a text that is an existing folder has no name before it.
 
     Raises:
-        UserError: a folder has no results.
+        UserError: a folder has no results, or its files cannot be read.
     """
     results = []
     for text in folders:
         name, equals, folder = ("", "", text) if Path(text).is_dir() else text.partition("=")
         result = read_result(Path(folder if equals else text))
         results.append(replace(result, model=name) if equals else result)
-    print(markdown(*paper_table(results)), end="")
+    differences = find_differences(results)
+    print(markdown(*paper_table(results, unlike=[difference.other for difference in differences])), end="")
+    if differences:
+        print()
+    for difference in differences:
+        print(one_line(str(difference)))
 
 
 def with_sets(run: Run, names: Sequence[str]) -> Run:

@@ -101,18 +101,10 @@ class EvaluationRecord:
         write_atomically(path, json.dumps({"model": self._model["name"], "sets": sets}, indent=1) + "\n")
 
     def _read_sets(self) -> dict[str, dict[str, Any]]:
-        path = self.folder / _EVALUATION
-        if not path.exists():
-            return {}
         elsewhere = f"remove {self.folder}, or choose another --output"
-        content = read_json(path, remedy=elsewhere)
-        known: Any = content.get("model")
-        sets: Any = content.get("sets")
-        if not _is_object(known, ("name", "weights")) or not _is_object(sets):
-            raise UserError(f"{path} does not say what was evaluated: {elsewhere}")
-        for name, settings in sets.items():
-            if not _is_object(settings, ("samples", "prompts")) or not _is_count(settings["samples"]):
-                raise UserError(f"{path} is damaged in {short_repr(name)}: {elsewhere}")
+        known, sets = _read_evaluation(self.folder / _EVALUATION, remedy=elsewhere)
+        if not known:
+            return {}
         if known["weights"] != self._model["weights"]:
             raise UserError(
                 f"{self.folder} holds the answers of {known['name']}, whose weights are not those of "
@@ -188,10 +180,10 @@ class AnswerFiles(AnswerStore):
 
 @os_errors_as_user_errors()
 def read_result(folder: Path) -> Result:
-    """Reads the metrics of an evaluation.
+    """Reads the metrics and the settings of an evaluation.
 
     Raises:
-        UserError: the folder has no metrics, or they cannot be read.
+        UserError: the folder has no metrics, or they or the settings cannot be read.
     """
     path = folder / _RESULTS
     if not path.exists():
@@ -201,7 +193,24 @@ def read_result(folder: Path) -> Result:
         )
     content = _read_results(path)
     sets = {name: {k: v for k, v in found.items() if k != "title"} for name, found in content["sets"].items()}
-    return Result(model=content["model"], sets=sets, titles={n: f["title"] for n, f in content["sets"].items()})
+    titles = {name: found["title"] for name, found in content["sets"].items()}
+    _, settings = _read_evaluation(folder / _EVALUATION, remedy="remove the folder, and evaluate again")
+    return Result(model=content["model"], sets=sets, titles=titles, settings=settings)
+
+
+def _read_evaluation(path: Path, *, remedy: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Returns the model and the settings of each set; both are empty if the file does not exist."""
+    if not path.exists():
+        return {}, {}
+    content = read_json(path, remedy=remedy)
+    known: Any = content.get("model")
+    sets: Any = content.get("sets")
+    if not _is_object(known, ("name", "weights")) or not _is_object(sets):
+        raise UserError(f"{path} does not say what was evaluated: {remedy}")
+    for name, settings in sets.items():
+        if not _is_object(settings, ("samples", "prompts")) or not _is_count(settings["samples"]):
+            raise UserError(f"{path} is damaged in {short_repr(name)}: {remedy}")
+    return known, sets
 
 
 def _read_results(path: Path) -> dict[str, Any]:

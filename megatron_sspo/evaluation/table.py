@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from megatron_sspo.errors import escape_unprintable
 
@@ -16,13 +17,15 @@ class Result:
     model: str
     sets: Mapping[str, Mapping[str, float]]  # metrics by set
     titles: Mapping[str, str]  # column title by set
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by set; see `EvaluationRecord.open_set`
 
 
-def paper_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+def paper_table(results: Sequence[Result], *, unlike: Sequence[Result] = ()) -> tuple[list[str], list[list[str]]]:
     """Returns header and rows: one model per row, one set per column, percentages with 95 % intervals.
 
     If answers were sampled, a model has one row per measure: pass@1 (greedy), avg@k, pass@k. With several models, the
-    last column is the mean difference to the first model over the sets, if both have all sets.
+    last column is the mean difference to the first model over the sets, if both have all sets and the model is not one
+    of `unlike`.
     """
     names = list(dict.fromkeys(name for result in results for name in result.sets))
     titles = {name: title for result in results for name, title in result.titles.items()}
@@ -35,7 +38,8 @@ def paper_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
             if not any(measure in metrics for metrics in result.sets.values()):
                 continue
             cells = [_cell(result.sets.get(name, {}), measure) for name in names]
-            gain = [_gain(results[0], result, names, measure)] if several else []
+            is_unlike = any(result is other for other in unlike)
+            gain = ["–" if is_unlike else _gain(results[0], result, names, measure)] if several else []
             rows.append([result.model, *([measure] if len(measures) > 1 else []), *cells, *gain])
     return [*head, *(["Δ Avg"] if several else [])], rows
 

@@ -10,6 +10,7 @@ from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.plots.labels import COLOURS, run_label
 from megatron_sspo.plots.legend import draw_legend, plain_text, shorten
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
+from megatron_sspo.plots.smoothing import smoothed
 from megatron_sspo.run_folder import metrics_files
 
 INK = "#333333"
@@ -78,7 +79,7 @@ class _Style:
 def plot_run(folder: Path) -> Path:
     """Draws one run, which may have no rows yet, into its own folder, and returns the path of the picture."""
     path = folder / "curves.png"
-    _draw_runs({run_label(folder, [folder]): _read(folder)}, path)
+    _draw_runs([run_label(folder, [folder])], [_read(folder)], path)
     return path
 
 
@@ -89,44 +90,42 @@ def plot_runs(folders: Sequence[Path], path: Path) -> None:
         UserError: a folder is not the folder of a run, its metrics cannot be read or have no rows, or `path` cannot be
             written.
     """
-    runs = {run_label(folder, folders): _read(folder) for folder in folders}  # before the output, by default in a run
-    for folder in folders:
-        if not any(runs[run_label(folder, folders)]):
+    runs = [_read(folder) for folder in folders]  # before the output, which is by default in a run
+    for folder, rows in zip(folders, runs, strict=True):
+        if not any(rows):
             raise UserError(f"{folder / metrics_files.METRICS} has no rows: wait for the first update of the run")
     check_output(path)
-    _draw_runs(runs, path)
+    _draw_runs([run_label(folder, folders) for folder in folders], runs, path)
 
 
-def _draw_runs(runs: Mapping[str, tuple[list[Row], list[Row]]], path: Path) -> None:
+def _draw_runs(labels: Sequence[str], runs: Sequence[tuple[list[Row], list[Row]]], path: Path) -> None:
     import_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    styles = dict(zip(runs, _styles(len(runs)), strict=True))
+    styles = _styles(len(runs))
     figure = Figure(figsize=(13, 9), layout="constrained")
     axes = figure.subplots(3, 3)
     layout: Any = figure.get_layout_engine()
     layout.set(h_pad=0.1, w_pad=0.12)
-    sets = list(dict.fromkeys(name for _, evaluations in runs.values() for row in evaluations for name in _sets(row)))
+    sets = list(dict.fromkeys(name for _, evaluations in runs for row in evaluations for name in _sets(row)))
     for axis, panel in zip(axes.flat, _PANELS, strict=True):
         drawn = [
-            _draw_sets(axis, evaluations, sets, styles[label])
-            if panel.key == _PASS
-            else _draw(axis, panel, rows, styles[label])
-            for label, (rows, evaluations) in runs.items()
+            _draw_sets(axis, evaluations, sets, style) if panel.key == _PASS else _draw(axis, panel, rows, style)
+            for style, (rows, evaluations) in zip(styles, runs, strict=True)
         ]
         _style_axis(axis, panel, [value for values in drawn for value in values])
         if panel.key == _PASS and len(sets) > 1:
             lines = [Line2D([], [], color=INK, marker=_marker(place)) for place in range(len(sets))]
             names = [plain_text(shorten(name, _LONGEST_SET)) for name in sets]
             axis.legend(lines, names, frameon=False, fontsize=8.5)
-    last = max((row["update"] for kinds in runs.values() for rows in kinds for row in rows), default=1)
+    last = max((row["update"] for kinds in runs for rows in kinds for row in rows), default=1)
     for axis in axes.flat:
         axis.set_xlim(-0.02 * max(last, 1), 1.02 * max(last, 1))
     for axis in axes[-1]:
         axis.set_xlabel("update", color=INK)
-    handles = [Line2D([], [], **{**style.line, "linewidth": 2.5}) for style in styles.values()]
-    draw_legend(figure, handles, list(runs), size=12 if len(runs) <= 8 else 8)
+    handles = [Line2D([], [], **{**style.line, "linewidth": 2.5}) for style in styles]
+    draw_legend(figure, handles, labels, size=12 if len(runs) <= 8 else 8)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
     write_picture(figure, path, dpi=120)
 
@@ -165,7 +164,7 @@ def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: _Style) -> list[
     else:
         axis.plot(updates, values, color=style.colour, alpha=0.25, linewidth=0.9)
     marker = {"marker": "o", "markersize": style.marker} if len(finite) <= 2 else {}  # one point gives no line
-    axis.plot(updates, values if panel.band else _smoothed(values), **style.line, **marker)
+    axis.plot(updates, values if panel.band else smoothed(values, _WINDOW), **style.line, **marker)
     return finite
 
 
@@ -228,16 +227,6 @@ def _style_axis(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
     else:
         axis.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=_STEPS))
         axis.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
-
-
-def _smoothed(values: Sequence[float]) -> list[float]:
-    """Returns the mean over a window around each value; unlike a mean over past values, it does not lag."""
-    half = math.ceil(len(values) * _WINDOW / 2)
-    windows = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
-    return [
-        math.nan if math.isnan(value) else sum(known := [x for x in window if not math.isnan(x)]) / len(known)
-        for value, window in zip(values, windows, strict=True)
-    ]
 
 
 def _read(folder: Path) -> tuple[list[Row], list[Row]]:

@@ -103,7 +103,7 @@ def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
         if not path.exists():
             raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
     lines = _read_lines(path)
-    if may_be_cut and len(lines) > 1 and not lines[-1].endswith(b"\n"):
+    if may_be_cut and lines and not lines[-1].endswith(b"\n"):
         del lines[-1]
     return [_parse_row(path, number, line) for number, line in enumerate(lines, start=1)]
 

@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 
+from megatron_sspo.config.naming import shorten
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch.slurm import uses_slurm
 from megatron_sspo.preflight.preflight import preflight
@@ -18,6 +19,7 @@ from megatron_sspo.sweep.grid import Cell
 from megatron_sspo.sweep.prepare import Prepared, prepare
 from megatron_sspo.sweep.progress import SweepProgress
 
+_LONGEST_LIST = 400  # characters of the values that the command does not name
 # fields that `prepare` has checked in every run, and nothing else reads before a run starts
 _FULLY_CHECKED = ("objective", "penalties", "correction", "optimizer", "num_updates", "updates_per_sync")
 
@@ -36,11 +38,14 @@ def sweep(options: argparse.Namespace) -> int:
         raise UserError("--executor is NeMo-Run's: add --on nemo-run, or leave it out")
     asked = (options.recipe, options.set, options.vary, options.seeds)
     given = {"output": options.output, "start_from": options.start_from}
+    prepared = prepare(*asked, **given)
+    if prepared.others:
+        others = shorten(", ".join(prepared.others), _LONGEST_LIST)
+        print(f"the sweep in {prepared.folder} also has {others}, which run too", file=sys.stderr, flush=True)
     if options.dry_run:
-        prepared = prepare(*asked, **given)
         _print_commands(prepared, options)
         return 0
-    folder = prepare(*asked, **given).folder
+    folder = prepared.folder
     with RunLock(folder, what="a sweep", option="--output"):
         prepared = prepare(*asked, **given)  # again, because another process may have changed it before the lock
         unfinished = _unfinished(prepared)

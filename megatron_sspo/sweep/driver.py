@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from megatron_sspo.config.naming import shorten
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.processes import stop
 from megatron_sspo.processes.cores import num_cores
@@ -26,6 +27,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the 
 _MAX_FAILURES = 2  # attempts in a row that fail and leave no newer checkpoint
 _POLL_SECONDS = 0.2
 _LOG_END = 4096  # bytes at the end of a log, whose last line says why an attempt has failed
+_LONGEST_LINE = 1000  # characters of it
 
 
 @dataclass(kw_only=True)
@@ -203,8 +205,8 @@ def _prepare_child(parent: int, blocked: Iterable[int]) -> None:
 
 
 def _last_line(log: Path) -> str:
-    """Returns the last line of an attempt's log that is not empty."""
+    """Returns the last line of an attempt's log that is not empty, without what a terminal would obey."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_END))
         lines = file.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
+    return shorten(next((line for line in reversed(lines) if line.strip()), "its log is empty"), _LONGEST_LINE)

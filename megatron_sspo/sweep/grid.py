@@ -87,6 +87,14 @@ class Sweep:
         grown = replace(self, vary=values, seeds=max(seeds, self.seeds))
         return replace(grown, order=[cell.name for cell in grown.cells()])
 
+    def others(self, vary: Mapping[str, Sequence[GivenValue]], seeds: int) -> list[str]:
+        """Returns the values and seeds of this sweep that a command does not name, as `FIELD=LABEL` and `seed=N`."""
+        found = []
+        for name, values in self.vary.items():
+            given = {value.text for value in vary[name]}
+            found += [f"{name}={value.label}" for value in values if value.text not in given]
+        return [*found, *(f"seed={seed}" for seed in range(seeds, self.seeds))]
+
 
 def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(names) or "nothing"

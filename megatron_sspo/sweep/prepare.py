@@ -19,11 +19,19 @@ _MAX_RUNS = 100_000  # the configuration of each is checked at the start
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sweep, its folder, and the configuration of each run by its name."""
+    """A sweep that a command continues or begins.
+
+    Attributes:
+        folder: the folder of the sweep.
+        sweep: the sweep with the command's values and seeds.
+        runs: the configuration of each run by its name.
+        others: the values and seeds that an earlier command gave, and this one did not.
+    """
 
     folder: Path
     sweep: Sweep
     runs: dict[str, Run]
+    others: Sequence[str] = ()
 
 
 def prepare(
@@ -73,7 +81,7 @@ def prepare(
     folder = (output or Path(base.output) / f"{base.name}-sweep").absolute()
     new = Sweep(recipe=absolute_name(recipe), assignments=assignments, run=config_to_json(base))
     sweep = load_existing_or_new(folder, new).extended(dict(found), seeds)
-    return Prepared(folder, sweep, _checked_runs(folder, sweep))
+    return Prepared(folder, sweep, _checked_runs(folder, sweep), sweep.others(dict(found), seeds))
 
 
 def _check_start_from_sets_alone(given: Mapping[str, Sequence[str]]) -> None:

@@ -74,13 +74,14 @@ def read_results(folder: Path, *, measure: str = "", compare: str = "") -> Resul
         raise UserError(f"no run of the sweep in {folder} is finished yet: wait for the first")
     measure = measure or _default(folder / finished[0].name)
     curves: dict[tuple[str, str], list[Curve]] = {}
-    words = ""
+    keys: dict[str, list[str]] = {}
     for cell in finished:
-        words, curve = read_curve(folder / cell.name, measure)
+        keys[cell.name], curve = read_curve(folder / cell.name, measure)
         curves.setdefault((cell.labels.get(field, ""), _setting(cell, field)), []).append(curve)
+    _check_same_numbers(keys, measure)
     done = {cell.name for cell in finished}
     return Results(
-        measure=words,
+        measure=_words(keys[finished[0].name], measure),
         field=field,
         values=_labels(sweep, field),
         settings=list(dict.fromkeys(_setting(cell, field) for cell in _in_order(sweep, cells))),
@@ -89,8 +90,8 @@ def read_results(folder: Path, *, measure: str = "", compare: str = "") -> Resul
     )
 
 
-def read_curve(folder: Path, measure: str) -> tuple[str, Curve]:
-    """Returns the measure's name for titles, and a run's curve of it.
+def read_curve(folder: Path, measure: str) -> tuple[list[str], Curve]:
+    """Returns the names of the measure's numbers, one for each set, and a run's curve of their mean.
 
     Raises:
         UserError: the run does not have the number, or a value is not finite.
@@ -101,8 +102,7 @@ def read_curve(folder: Path, measure: str) -> tuple[str, Curve]:
         last = rows[-1] if rows else {}
         keys = [measure] if measure in last else [key for key in last if key.endswith(f"/{measure}")]
         if keys:
-            words = measure if keys == [measure] else f"{measure} of {', '.join(_sets(keys, measure))}"
-            return words, [(row["update"], _mean(folder / file, row, keys)) for row in rows if keys[0] in row]
+            return keys, [(row["update"], _mean(folder / file, row, keys)) for row in rows if keys[0] in row]
         known += [key for key in last if key != "update" and not key.endswith(("/low", "/high"))]
     raise UserError(f"{folder} has no number {short_repr(measure)}: choose from {', '.join(known)}")
 
@@ -132,8 +132,26 @@ def _mean(path: Path, row: Row, keys: Sequence[str]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _sets(keys: Sequence[str], measure: str) -> list[str]:
-    return [key.removesuffix(f"/{measure}") for key in keys]
+def _check_same_numbers(keys: Mapping[str, Sequence[str]], measure: str) -> None:
+    """Raises UserError if runs have the measure of different sets, whose means say nothing about the runs."""
+    (first, expected), *others = keys.items()
+    for name, found in others:
+        if set(found) != set(expected):
+            shared = [key for key in expected if all(key in of_run for of_run in keys.values())]
+            remedy = f"choose --measure {shared[0]}" if shared else "choose another --measure, which all runs have"
+            raise UserError(
+                f"{measure} is the mean over {_listed(expected)} in the run {first}, and over {_listed(found)} in the "
+                f"run {name}: {remedy}"
+            )
+
+
+def _listed(keys: Sequence[str]) -> str:
+    return " and ".join(keys)
+
+
+def _words(keys: Sequence[str], measure: str) -> str:
+    sets = [key.removesuffix(f"/{measure}") for key in keys]
+    return measure if keys == [measure] else f"{measure} of {', '.join(sets)}"
 
 
 def _labels(sweep: Sweep, field: str) -> list[str]:

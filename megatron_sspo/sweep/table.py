@@ -78,7 +78,7 @@ def _means(results: Results, scores: Scores) -> tuple[list[str], list[list[str]]
         for setting in columns:
             found = summarize(results, scores, value, setting)
             cells.append(f"{_cell(found[0])}, {found[1]}" if found else "–")
-        rows.append([value or "all runs", *cells])
+        rows.append([value if results.field else "all runs", *cells])
     return [results.field or "", *(setting or "all seeds" for setting in columns)], rows
 
 

@@ -74,7 +74,7 @@ def merge_values(known: Sequence[Value], given: Iterable[GivenValue], field: str
     """
     values = list(known)
     for one in given:
-        label = one.label or one.text
+        label = one.label or one.text or '""'
         same = next((value for value in values if value.text == one.text), None)
         if same is not None:
             if one.label not in ("", same.label):
@@ -94,7 +94,8 @@ def merge_values(known: Sequence[Value], given: Iterable[GivenValue], field: str
 
 def digest(text: str) -> str:
     """Returns the first eight hexadecimal digits of a text's SHA-256."""
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    # text from the command line that is not UTF-8 has halves of surrogate pairs
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
 
 
 def truncate_name(name: str, longest: int, whole: str) -> str:
@@ -106,9 +107,13 @@ def truncate_name(name: str, longest: int, whole: str) -> str:
 
 
 def _name(label: str, text: str, taken: set[str]) -> str:
-    """Returns letters, digits and some signs of the label, and a digest of the value if the name is taken."""
+    """Returns letters, digits and some signs of the label, and a digest of the value if the name is taken.
+
+    A minus before the rest is kept, because it is a number's sign.
+    """
     plain = unicodedata.normalize("NFC", label).replace("()", "")
-    plain = re.sub(r"[^\w.+-]+", "-", plain).strip("-") or "value"
+    sign = "-" if plain.startswith("-") else ""
+    plain = sign + (re.sub(r"[^\w.+-]+", "-", plain).strip("-") or "value")
     name = truncate_name(plain, _LONGEST, text)
     return name if name.casefold() not in taken else f"{truncate_name(plain, _LONGEST - 9, text)}~{digest(text)}"
 
@@ -136,10 +141,11 @@ def _items(text: str, what: str) -> list[str]:
 
 def _split(text: str, separator: str, what: str) -> list[str]:
     """Splits the text at separators outside of brackets and quotes."""
-    parts, start, open_brackets, quote = [], 0, [], ""
+    parts, start, open_brackets, quote, is_escaped = [], 0, [], "", False
     for place, character in enumerate(text):
         if quote:
-            quote = "" if character == quote and text[place - 1] != "\\" else quote
+            quote = "" if character == quote and not is_escaped else quote
+            is_escaped = character == "\\" and not is_escaped
         elif character in _QUOTES:
             quote = character
         elif character in _BRACKETS:

@@ -103,11 +103,13 @@ def test_a_reward_without_an_answer_part_has_no_pass_rate() -> None:
 
 
 def test_parts_that_have_the_names_of_metrics_keep_their_values() -> None:
-    metrics, _ = answer(Script(), Reward("reward", "style", "truncated", "pass@1"))
+    taken = ("reward", "truncated", "pass@1", "pass@1/low", "avg@8/high", "title")
+    metrics, _ = answer(Script(), Reward("style", *taken))
     plain, _ = answer(Script(), Reward("style"))
-    assert metrics["truncated"] == plain["truncated"] and metrics["style"] == plain["style"]
-    taken = {name for name in metrics if name.startswith("reward/")}
-    assert taken == {"reward/reward", "reward/truncated", "reward/pass@1"} and "pass@1" not in metrics
+    assert {name for name in metrics if name.startswith("reward/")} == {f"reward/{name}" for name in taken}
+    assert {name: metrics[name] for name in metrics if not name.startswith("reward/")} == plain | {
+        "reward": metrics["reward"]
+    }
 
 
 def test_answered_prompts_are_not_answered_again() -> None:

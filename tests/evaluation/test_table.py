@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,11 +71,42 @@ def test_before_and_after_a_run() -> None:
     ]
 
 
+SAMPLING = {"max_tokens": 512, "temperature": 1.0}
+
+
+def write(folder: Path, model: str, **settings: Any) -> Path:
+    """Writes the folder of an evaluation of gsm8k and aime25; the settings change those of gsm8k."""
+    folder.mkdir()
+    sets = {name: {**metrics, "title": name} for name, metrics in asdict(BASE)["sets"].items()}
+    (folder / "results.json").write_text(json.dumps({"model": model, "sets": sets}))
+    own = {"prompts": "2", "reward": "math", "environment": "", "sampling": SAMPLING, "samples": 0}
+    content = {"model": {"name": model, "weights": "w"}, "sets": {"gsm8k": own | settings, "aime25": own}}
+    (folder / "evaluation.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        ({"prompts": "3"}, "prompts"),
+        ({"reward": "mine", "environment": "codeact"}, "reward, environment"),
+        ({"sampling": SAMPLING | {"max_tokens": 64}}, "sampling.max_tokens"),
+        ({"agent": "a"}, "agent"),
+        ({"engine": "sglang", "seed": 3, "sampling": SAMPLING | {"temperature": 0.5}}, ""),  # no answer was sampled
+    ],
+)
+def test_evaluations_under_other_settings_are_named_and_have_no_gain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], fields: str
+) -> None:
+    print_table([str(write(tmp_path / "a", "a")), str(write(tmp_path / "b", "b", **settings))])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].endswith("| – |" if fields else "| +0.0 |")
+    said = f"gsm8k: b and a have different {fields}, so their numbers do not compare the models alone"
+    assert lines[4:] == (["", said] if fields else [])
+
+
 def test_a_folder_with_an_equals_sign_in_its_name(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "sweep-objective=sspo,seed=0"  # the evaluation of a sweep's run
-    folder.mkdir()
-    content = {"model": "own", "sets": {name: {**m, "title": name} for name, m in asdict(BASE)["sets"].items()}}
-    (folder / "results.json").write_text(json.dumps(content))
+    folder = write(tmp_path / "sweep-objective=sspo,seed=0", "own")  # the evaluation of a sweep's run
     print_table([folder.name, f"renamed={folder.name}"])
     assert [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]] == ["own", "renamed"]

@@ -56,6 +56,14 @@ def test_two_runs_have_two_colours_and_may_share_a_name(tmp_path: Path) -> None:
     assert num_pixels(tmp_path / "both.png", "#D55E00") > 1000
 
 
+def test_runs_of_one_label_are_both_drawn(tmp_path: Path) -> None:
+    gates = {"objective": {"token_gate": {"class": "SigLog"}, "sequence_gate": {"class": "Identity"}}}
+    one, other = run(tmp_path / "a"), run(tmp_path / "a (SigLog)", 8, **{"reward/mean": 0.9})
+    (one / "config.json").write_text(json.dumps(gates))
+    plot_runs([one, other], tmp_path / "both.png")
+    assert num_pixels(tmp_path / "both.png", "#D55E00") > 1000
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -82,7 +90,7 @@ def test_a_folder_of_no_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is .*missing the folder of a run"):
         plot_runs([missing], missing / "curves.png")  # the run is named, not the place of the picture
     broken = run(tmp_path / "a")
-    (broken / "metrics.jsonl").write_text("{")
+    (broken / "metrics.jsonl").write_text("{\n")
     with pytest.raises(UserError, match="line 1 is not JSON"):
         plot_run(broken)
     assert not list(tmp_path.rglob("*.png"))
@@ -205,8 +213,9 @@ def test_evaluations_by_a_reward_of_the_users_own_have_no_pass_rate(tmp_path: Pa
     assert num_pixels(plot_run(folder), "#0072B2") > 1000
 
 
-def test_what_a_kill_left_of_the_last_row_is_no_row(tmp_path: Path) -> None:
-    folder = run(tmp_path / "a")
+@pytest.mark.parametrize("num_updates", [0, 8])
+def test_what_a_kill_left_of_the_last_row_is_no_row(tmp_path: Path, num_updates: int) -> None:
+    folder = run(tmp_path / "a", num_updates)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"update": 9, "rew')
     assert plot_run(folder).exists()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.sweep.folder import write_sweep
 from megatron_sspo.sweep.prepare import prepare, start_from_overrides
@@ -37,8 +38,19 @@ def test_a_second_command_adds_and_a_contradiction_is_refused(tmp_path) -> None:
     write_sweep(tmp_path, first.sweep)
     second = prepare(RECIPE, [], ("objective=[grpo()]", VARY[1]), 3, output=tmp_path)
     assert len(second.runs) == 3 * 2 * 3 and list(second.runs)[:8] == list(first.runs)
+    assert first.others == [] and second.others == ["objective=sspo()", "objective=gspo()"]
     with pytest.raises(UserError, match=r"in which num_updates was 100, and is 4 here"):
         prepare(RECIPE, ["num_updates=4"], VARY, 2, output=tmp_path)
+
+
+def test_values_and_seeds_that_a_command_leaves_out_are_said_to_run_too(tmp_path, capsys) -> None:
+    write_sweep(tmp_path, prepare(RECIPE, [], VARY, 3, output=tmp_path).sweep)
+    asked = ["sweep", RECIPE, "--vary", VARY[0], "--dry-run", f"--output={tmp_path}", "--vary"]
+    assert main([*asked, "updates_per_sync=[8]"]) == 0
+    said = f"the sweep in {tmp_path} also has updates_per_sync=2, seed=1, seed=2, which run too\n"
+    assert capsys.readouterr().err == said
+    assert main([*asked, VARY[1], "--seeds=3"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

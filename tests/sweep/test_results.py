@@ -98,6 +98,27 @@ def test_seeds_alone(tmp_path, capsys) -> None:
     assert (tmp_path / "x.svg").stat().st_size > 1000
 
 
+def test_means_over_different_sets_are_refused(tmp_path) -> None:
+    made = make_sweep(tmp_path, "objective=[sspo(), gspo()]")
+    for name, more in zip(made.order, ({}, {"short/pass@1": 0.25, "other/avg@4": 0.5}), strict=True):
+        make_run(tmp_path / name, [0.0, 1.0], **more)
+    with pytest.raises(UserError) as raised:
+        read_results(tmp_path)
+    assert str(raised.value) == (
+        "pass@1 is the mean over sums/pass@1 in the run objective=sspo,seed=0, and over sums/pass@1 and short/pass@1 "
+        "in the run objective=gspo,seed=0: choose --measure sums/pass@1"
+    )
+    assert read_results(tmp_path, measure="sums/pass@1").finals("gspo()") == {"": [1.0]}
+
+
+def test_an_empty_value_is_a_value(tmp_path) -> None:
+    made = make_sweep(tmp_path, 'rollouts.environment=["", codeact]')
+    for name in made.order:
+        make_run(tmp_path / name, [0.0, 1.0])
+    lines = sweep_table(read_results(tmp_path)).splitlines()
+    assert [line.split(" | ")[0] for line in lines if "1.000" in line][:2] == ['| ""', "| codeact"]
+
+
 def test_a_number_without_a_mean_is_named(tmp_path) -> None:
     made = make_sweep(tmp_path, "objective=[sspo()]")
     make_run(tmp_path / made.order[0], [0.0, float("nan")])

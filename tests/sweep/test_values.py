@@ -21,6 +21,7 @@ from megatron_sspo.sweep.values import GivenValue, merge_values, read_vary
         ("model.path=[models/Qwen3-30B-A3B, 'a, b']", "model.path", [("models/Qwen3-30B-A3B", ""), ("a, b", "")]),
         ("optimizer.lr = [1e-4,3e-4]", "optimizer.lr", [("1e-4", ""), ("3e-4", "")]),
         ("x.y=[[1, 2], {'a': 3}]", "x.y", [("[1, 2]", ""), ("{'a': 3}", "")]),
+        (r"x=['a\\', 'b\'', c]", "x", [("a\\", ""), ("b'", ""), ("c", "")]),
     ],
 )
 def test_values_are_read(text, field, values) -> None:
@@ -74,7 +75,7 @@ def test_a_run_has_a_readable_name() -> None:
     assert last.assignments == ("objective=gspo()", "updates_per_sync=8", "seed=1")
     assert last.labels == {"objective": "gspo()", "updates_per_sync": "8"} and last.seed == 1
     assert names(objective="[sspo(SigLog(0.6, 0.5))]") == ["objective=sspo-SigLog-0.6-0.5,seed=0"]
-    assert names(optimizer__lr="[3e-4, -1]") == ["optimizer.lr=3e-4,seed=0", "optimizer.lr=1,seed=0"]
+    assert names(optimizer__lr="[3e-4, -1, 1]") == [f"optimizer.lr={n},seed=0" for n in ("3e-4", "-1", "1")]
     assert names(objective="{der Aufsatz: sspo()}") == ["objective=der-Aufsatz,seed=0"]
     assert names(model__path="['/', '..', '$(x)']") == [
         "model.path=value,seed=0",
@@ -93,6 +94,11 @@ def test_names_that_would_be_the_same_get_a_digest_and_keep_it() -> None:
     assert [value.name for value in values] == ["a-b", *(value.name for value in values[1:])]
     again = merge_values(values, [GivenValue("a/b"), GivenValue("a b")], "model.path")
     assert again == values
+
+
+def test_values_that_are_not_utf8_have_names_of_their_own() -> None:
+    found = names(model__path="[\udcff, \udcfe]")
+    assert found[0] == "model.path=value,seed=0" and found[1].startswith("model.path=value~")
 
 
 def test_a_long_name_is_cut_and_still_its_own() -> None:

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     config = {"num_updates": 2, "evaluation": None}
     (run / "config.json").write_text(json.dumps(config))
     if word == ["refused"]:
-        print("megatron-sspo: the moon is in the wrong place")
+        print("megatron-sspo: the moon is in the \x1b[2Jwrong place" + "." * 2000)
         return 2
     if word == ["further"]:
         (run / "checkpoints" / f"update-{attempt + 1:06d}").mkdir(parents=True)

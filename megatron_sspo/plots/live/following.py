@@ -13,7 +13,7 @@ from megatron_sspo.run_folder.metrics_files import is_update
 
 _MAX_BYTES = 1 << 20  # of one part, some 700 rows of metrics
 _LONGEST_LINE = 1 << 22
-_MARK = 64  # bytes before a position, whose checksum tells whether the rows before it have changed
+_MARK = 1 << 12  # bytes before a position, whose checksum tells whether the rows before it have changed
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import open_file
@@ -13,7 +13,7 @@ from megatron_sspo.run_folder import metrics_files
 
 _ANSWERS = "evaluation_responses.jsonl"
 _MAX_ROWS = 16
-_MAX_BYTES = 1 << 20
+_LONGEST_LINE = 1 << 22  # bytes
 _ROLLOUT = ("update", "id", "prompt", "gold", "reward", "parts", "advantage", "sequence_weight", "tokens")
 _ROLLOUT += ("finish_reason", "pieces")  # the fields of a rollout
 _ENDS = 4_000  # characters at the beginning of an answer, and as many at its end; the rest of a longer one is left out
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def read_rollouts(folder: Path, query: Mapping[str, str]) -> Row:
-    """Returns the rollouts of the newest update as `rows`, and their `version`.
+    """Returns the rollouts of the newest update as `rows`, and their `version`; one that is too long is a `note`.
 
     Args:
         folder: the folder of the run.
@@ -52,19 +52,31 @@ def _read(path: Path, seen: str, form: Callable[[Row], Row]) -> Row:
             version = f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
             if version == seen:
                 return {"version": version, "rows": None}
-            content = file.read(_MAX_BYTES)
+            rows = list(_rows(file, form))
     except FileNotFoundError:
         return {"version": "", "rows": []}
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:_MAX_ROWS]
-    rows = [row for row in map(parse_object, lines) if row is not None]
-    try:
-        return {"version": version, "rows": [form(row) for row in rows]}
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} does not have the form that a run writes: was it written by another program?"
         ) from error
+    return {"version": version, "rows": rows}
+
+
+def _rows(file: BinaryIO, form: Callable[[Row], Row]) -> Iterator[Row]:
+    """Yields the rows of the first complete lines; a line that is too long is a `note`."""
+    for _ in range(_MAX_ROWS):
+        line = file.readline(_LONGEST_LINE)
+        if line.endswith(b"\n"):
+            if (row := parse_object(line)) is not None:
+                yield form(row)
+        elif len(line) == _LONGEST_LINE:
+            while line and not line.endswith(b"\n"):
+                line = file.readline(_LONGEST_LINE)
+            yield {"note": f"a response of more than {_LONGEST_LINE:,} bytes is left out"}
+        else:
+            return
 
 
 def _answer(row: Row) -> Row:

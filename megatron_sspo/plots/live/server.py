@@ -156,7 +156,7 @@ def _describe(folders: Sequence[Path]) -> list[dict[str, Any]]:
         {
             "name": run_label(folder, folders),
             "colour": COLOURS[number % len(COLOURS)],
-            "dashes": number // len(COLOURS),
+            "round": number // len(COLOURS),  # of the colours
             "num_updates": _num_updates(folder / "config.json"),
         }
         for number, folder in enumerate(folders)

@@ -62,12 +62,63 @@ def test_curves_of_two_runs_and_their_rollouts(tmp_path: Path) -> None:
     assert "reward 1.5 = 1+1=2 1 + format 0.5 · advantage 0.75 · sequence weight 0.98 · 3 tokens · stop" in found
 
 
+def panel_of(dom: str, title: str) -> str:
+    """Returns the panel with this title: its caption, its curves and its axes."""
+    (found,) = re.findall(rf"<figure><figcaption>{re.escape(title)}<span.*?</figure>", dom, re.DOTALL)
+    return found
+
+
+def test_a_set_has_the_same_line_in_all_runs(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, 1) for name in ("one", "two")]
+    for update in (0, 1):
+        append(folders[0], {"update": update, "aime24/pass@1": 0.5, "a/pass@1": 0.5}, name="evaluations.jsonl")
+        append(folders[1], {"update": update, "a/pass@1": 0.25}, name="evaluations.jsonl")
+    with serving(folders) as address:
+        panel = panel_of(dom(address, tmp_path / "profile"), "held-out pass@1, greedy")
+    assert ">solid: gsm8k, dashed: aime24, short dashes: a<" in panel
+    lines = [re.findall(rf'stroke="{colour}"[^>]* stroke-dasharray="([^"]*)"', panel) for colour in COLOURS[:2]]
+    assert lines == [["", "7 3", "3 3"], ["", "3 3"]]
+
+
+def test_runs_of_one_colour_differ_by_their_width(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / str(number), 2) for number in range(len(COLOURS) + 1)]
+    with serving(folders) as address:
+        found = dom(address, tmp_path / "profile")
+    lines = re.findall(
+        rf'stroke="{COLOURS[0]}" stroke-width="([^"]*)"[^>]*stroke-dasharray="([^"]*)"',
+        panel_of(found, "tokens of low weight *"),
+    )
+    assert [dashes for _, dashes in lines] == ["", "7 3"] * 2
+    assert lines[0][0] == lines[1][0] < lines[2][0] == lines[3][0]
+    (legend,) = re.findall(r'<div id="legend">.*?</header>', found, re.DOTALL)
+    widths = re.findall(rf'stroke="{COLOURS[0]}" stroke-width="([^"]*)"', legend)
+    assert widths == [lines[0][0], lines[2][0]]
+
+
+def test_one_large_value_changes_its_own_window_alone(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 0)
+    append(run, *(metrics(n, **{"policy/grad_norm": 1e20 if n == 10 else 1.5}) for n in range(1, 101)))
+    with serving([run]) as address:
+        panel = panel_of(dom(address, tmp_path / "profile"), "gradient norm")
+    raw, mean = (re.findall(r"[ML][\d.]+ ([\d.]+)", path) for path in re.findall(r' stroke=[^>]* d="([^"]*)"', panel))
+    assert len(raw) == len(mean) == 100
+    assert raw[:5] + raw[14:] == mean[:5] + mean[14:] and len(set(raw)) == 2
+
+
 def test_values_that_differ_by_their_rounding_alone_are_a_line(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 0)
     append(run, *(metrics(n, **{"reward/mean": 1.0 - n % 2 * 2**-53}) for n in range(1, 9)))
     with serving([run]) as address:
         found = dom(address, tmp_path / "profile")
     assert len(re.findall(r"[ML]", re.findall(r' d="([^"]*)"', curves(found, COLOURS[0])[0])[0])) == 8
+
+
+def test_a_response_that_is_left_out_is_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 1)
+    append(run, {"prompt": "x" * 5_000_000}, name="rollouts.jsonl")
+    with serving([run]) as address:
+        found = dom(address, tmp_path / "profile")
+    assert "1+1=2</span>" in found and ">a response of more than 4,194,304 bytes is left out<" in found
 
 
 def test_what_a_model_wrote_is_text(tmp_path: Path) -> None:
@@ -129,14 +180,32 @@ def test_a_server_that_is_gone(tmp_path: Path) -> None:
     assert "the server does not answer: start it again with the same command" in found
 
 
-def test_marks_of_an_axis_differ(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("title", "name", "first", "step"),
+    [
+        ("reward", "reward/mean", 0.99999, 1e-7),
+        ("reward", "reward/mean", 1e-4, 4e-6),
+        ("reward", "reward/mean", 5.61e-4, 1e-6),
+        ("reward", "reward/mean", 1e6, 1e3),
+        ("gradient norm", "policy/grad_norm", 1e-3, 1e3),  # on a logarithmic axis
+    ],
+)
+def test_marks_of_an_axis_differ(tmp_path: Path, title: str, name: str, first: float, step: float) -> None:
     run = write_run(tmp_path / "run", 0)
-    append(run, *(metrics(update, **{"reward/mean": 0.99999 + update / 1e7}) for update in range(1, 30)))
+    append(run, *(metrics(1 + place, **{name: first + place * step}) for place in range(30)))
+    with serving([run]) as address:
+        panel = panel_of(dom(address, tmp_path / "profile"), title)
+    marks = [float(text) for text in re.findall(r'text-anchor="end">([^<]*)<', panel)]
+    assert len(marks) >= 2 and len(set(marks)) == len(marks) and 0.0 not in marks
+
+
+def test_small_numbers_have_three_digits(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 2)
+    rollouts = run / "rollouts.jsonl"
+    rollouts.write_text(rollouts.read_text().replace("0.75", "0.00012345").replace("0.98", "0.0002"))
     with serving([run]) as address:
         found = dom(address, tmp_path / "profile")
-    (panel,) = re.findall(r'<svg [^>]*aria-label="reward".*?</svg>', found, re.DOTALL)
-    marks = re.findall(r'text-anchor="end">([^<]*)<', panel)
-    assert len(marks) >= 3 and len(set(marks)) == len(marks)
+    assert "advantage 1.23e-4 · sequence weight 2e-4 ·" in found
 
 
 def test_both_runs_are_seen(tmp_path: Path) -> None:

@@ -103,6 +103,16 @@ def test_a_resumed_run_removes_rows_and_writes_others(path: Path, kept: int) -> 
     assert part.is_restarted and updates(part) == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_file_of_the_same_length_and_end_is_noticed(path: Path) -> None:
+    append(path, *range(1, 10))
+    cursor = read_part(path, "").cursor
+    path.unlink()
+    append(path, 1, x=9.0)
+    append(path, *range(2, 10))
+    part = read_part(path, cursor)
+    assert part.is_restarted and part.rows[0] == {"update": 1, "x": 9.0}
+
+
 def test_a_file_written_again_with_the_same_rows_goes_on(path: Path) -> None:
     append(path, 1, 2, 3)
     cursor = read_part(path, "").cursor

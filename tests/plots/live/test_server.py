@@ -126,6 +126,17 @@ def test_answers_are_few_of_many(tmp_path: Path) -> None:
     assert len(json.loads(ask("/answers?run=0", run)[1])["rows"]) == 16
 
 
+@pytest.mark.parametrize(("name", "path"), [("evaluation_responses", "/answers"), ("rollouts", "/rollouts")])
+def test_long_responses_are_shown_and_those_beyond_the_limit_named(tmp_path: Path, name: str, path: str) -> None:
+    run = write_run(tmp_path / "run", 1)
+    row = json.loads((run / f"{name}.jsonl").read_text())
+    for size in (2_000_000, 10_000_000, 2_000_000):
+        append(run, row | {"prompt": "x" * size}, name=f"{name}.jsonl")
+    rows = json.loads(ask(f"{path}?run=0", run)[1])["rows"]
+    assert [len(row.get("prompt", "")) for row in rows] == [5, 2_000_000, 0, 2_000_000]
+    assert rows[2] == {"note": "a response of more than 4,194,304 bytes is left out"}
+
+
 @pytest.mark.parametrize(
     "content",
     ['{"set": "a"}\n', '{"set": 1, "answers": [1]}\n', ANSWER_OF_400_DIGITS, ANSWER_OF_AN_INFINITE_SUM],

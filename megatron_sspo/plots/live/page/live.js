@@ -7,7 +7,8 @@ const WIDTH = 360, HEIGHT = 210, LEFT = 58, RIGHT = 16, TOP = 8, BOTTOM = 34; //
 const WINDOW = 0.08; // the smoothing window, as a share of the run, as in curves.png
 const ROUNDING = 1e-9; // a smaller difference, as a share of the values, is not drawn: numbers cannot mark steps of it
 const WIDE = 30; // an axis may become logarithmic if its largest value is more than this times the smallest
-const DASHES = ["", "7 3", "3 3", "1 3"], LINES = ["solid", "dashed", "short dashes", "dots"];
+const DASHES = ["", "7 3", "3 3", "1 3", "9 3 1 3", "9 3 1 3 1 3", "14 3"];
+const LINES = ["solid", "dashed", "short dashes", "dots", "dash and dot", "dash and two dots", "long dashes"];
 
 let panels = [], runs = [], drawn = 0;
 const byId = (id) => document.getElementById(id);
@@ -80,7 +81,8 @@ function showProblem(text) {
 
 // Returns the curves of a panel: {run, name, dash, points: [[update, value]]}, or with ends: [update, value, low, high].
 function curvesOf(panel) {
-  const found = [];
+  const found = [], setsOf = (run) => run.evaluations.rows.flatMap((row) => Object.keys(row.sets));
+  const sets = panel.columns.length ? [] : [...new Set(runs.flatMap(setsOf))]; // of all runs: a set has one line in each
   for (const run of runs.filter((run) => run.visible)) {
     if (panel.columns.length) {
       panel.columns.forEach((column, place) => {
@@ -89,7 +91,6 @@ function curvesOf(panel) {
         found.push({ run, name: panel.names[place] || "", dash: place, points });
       });
     } else {
-      const sets = [...new Set(run.evaluations.rows.flatMap((row) => Object.keys(row.sets)))];
       sets.forEach((set, place) => {
         const rows = run.evaluations.rows.filter((row) => row.sets[set] && row.sets[set][0] !== null);
         found.push({ run, name: set, dash: place, ends: true, points: rows.map((row) => [row.update, ...row.sets[set]]) });
@@ -99,12 +100,20 @@ function curvesOf(panel) {
   return found.filter((curve) => curve.points.length);
 }
 
+// Returns the mean over a window around each value. The values are cut into blocks as wide as a window, so that a window
+// is the end of one block and the beginning of the next: a difference of two running sums would lose the small values
+// after a large one.
 function smoothed(points) {
-  const half = Math.ceil(points.length * WINDOW / 2), sums = [0];
-  for (const [, value] of points) sums.push(sums[sums.length - 1] + value);
+  const half = Math.ceil(points.length * WINDOW / 2), width = 2 * half + 1, last = points.length - 1;
+  const beginnings = points.map(([, value]) => value), ends = [...beginnings]; // sums within the block up to and from each
+  for (let place = 1; place <= last; place++) if (place % width) beginnings[place] += beginnings[place - 1];
+  for (let place = last - 1; place >= 0; place--) if ((place + 1) % width) ends[place] += ends[place + 1];
+  const block = (place) => Math.floor(place / width);
   return points.map(([update], place) => {
-    const from = Math.max(0, place - half), to = Math.min(points.length, place + half + 1);
-    return [update, (sums[to] - sums[from]) / (to - from)];
+    const from = Math.max(0, place - half), to = Math.min(last, place + half);
+    const atEnd = block(from) === block(to); // unless it is a whole block
+    const sum = from % width === 0 ? beginnings[to] : atEnd ? ends[from] : ends[from] + beginnings[to];
+    return [update, sum / (to - from + 1)];
   });
 }
 
@@ -142,24 +151,34 @@ function pathOf(points, scale) {
 
 function ticks(low, high, count) {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= rough * 0.999);
+  return multiples([1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= rough * 0.999), low, high);
+}
+
+function multiples(step, low, high) {
   const found = [];
   for (let k = Math.ceil(low / step); k * step <= high; k++) found.push(k * step);
   return found;
 }
 
+const isExtreme = (value) => Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6;
+const exponential = (value, digits) => value.toExponential(digits).replace(/\.?0+e/, "e");
+
 function format(value) {
-  const size = Math.abs(value);
   if (value === 0) return "0";
-  return size < 1e-3 || size >= 1e6 ? value.toExponential(size < 1e-3 ? 0 : 1) : String(Number(value.toPrecision(3)));
+  return isExtreme(value) ? exponential(value, 2) : String(Number(value.toPrecision(3)));
 }
 
 // Returns the label of one of an axis's marks, with as many digits as tell them apart.
 function formatMark(value, marks) {
-  const size = Math.abs(value), apart = Math.abs(marks.at(-1) - marks[0]) / Math.max(1, marks.length - 1);
-  if (size < 1e-3 || size >= 1e6 || !apart) return format(value);
-  return String(Number(value.toFixed(Math.max(0, 1 - Math.floor(Math.log10(apart))))));
+  const apart = Math.abs(marks.at(-1) - marks[0]) / Math.max(1, marks.length - 1);
+  if (value === 0 || !apart) return format(value);
+  const places = 1 - Math.floor(Math.log10(apart));
+  if (isExtreme(value)) return exponential(value, Math.max(0, places + Math.floor(Math.log10(Math.abs(value)))));
+  return String(Number(value.toFixed(Math.max(0, places))));
 }
+
+// Runs of one colour differ by width, because the dashes tell the numbers of a panel apart.
+const strokeOf = (run) => ({ stroke: run.colour, "stroke-width": 1.8 + 1.8 * run.round, opacity: 1 / (1 + run.round / 2) });
 
 function drawPanel(panel) {
   const curves = curvesOf(panel), svg = make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
@@ -179,9 +198,9 @@ function drawPanel(panel) {
   drawAxes(panel, scale, svg);
   readOut(panel, null);
   for (const { run, dash, points, ends } of curves) {
-    const stroke = run.colour, dashes = DASHES[(dash + run.dashes) % DASHES.length];
+    const stroke = run.colour, dashes = DASHES[dash % DASHES.length];
     const raw = { class: "curve", stroke, "stroke-width": 0.8, opacity: 0.35 };
-    const line = { class: "curve", stroke, "stroke-width": 1.8, "stroke-dasharray": dashes };
+    const line = { class: "curve", ...strokeOf(run), "stroke-dasharray": dashes };
     if (ends) {
       for (const [update, , low, high] of points) {
         if (low === null || high === null) continue;
@@ -200,12 +219,13 @@ function drawPanel(panel) {
 
 function drawAxes(panel, scale, svg) {
   const bottom = HEIGHT - BOTTOM, middle = (TOP + bottom) / 2;
-  const decades = ticks(scale.bottom, scale.top, 4).filter(Number.isInteger);
-  const marks = scale.logarithmic ? decades.map((power) => 10 ** power) : ticks(scale.bottom, scale.top, 4);
+  const { bottom: low, top: high, logarithmic } = scale, decades = Math.ceil((high - low) / 4);
+  const marks = logarithmic ? multiples(decades, low, high).map((power) => 10 ** power) : ticks(low, high, 4);
+  const label = (value) => logarithmic ? format(value) : formatMark(value, marks);
   for (const value of marks) {
     const y = scale.y(value);
     svg.append(make("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y, class: "grid" }));
-    svg.append(make("text", { x: LEFT - 5, y: y + 4, "text-anchor": "end" }, formatMark(value, marks)));
+    svg.append(make("text", { x: LEFT - 5, y: y + 4, "text-anchor": "end" }, label(value)));
   }
   for (const update of ticks(0, scale.last, 5).filter(Number.isInteger)) {
     const x = scale.x(update);
@@ -223,8 +243,9 @@ function readOut(panel, event) {
   panel.readout.textContent = "";
   if (!panel.scale) return;
   if (!event) {
-    const names = [...new Map(panel.curves.map(({ dash, name }) => [dash, name])).values()];
-    if (names.length > 1) panel.readout.textContent = names.map((name, dash) => `${LINES[dash % 4]}: ${name}`).join(", ");
+    const names = [...new Map(panel.curves.map(({ dash, name }) => [dash, name]))].sort(([one], [other]) => one - other);
+    const text = names.map(([dash, name]) => `${LINES[dash % LINES.length]}: ${name}`).join(", ");
+    if (names.length > 1) panel.readout.textContent = text;
     return;
   }
   const box = panel.svg.getBoundingClientRect(), { scale } = panel;
@@ -286,6 +307,7 @@ function showResponses(run, rows) {
 }
 
 function articleOf(row) {
+  if (row.note) return make("article", {}, make("div", { class: "facts" }, row.note));
   const parts = Object.entries(row.parts).map(([name, value]) => `${name} ${format(value)}`).join(" + ");
   const facts = [`reward ${format(row.reward)}${parts ? ` = ${parts}` : ""}`];
   if (row.advantage !== undefined) facts.push(`advantage ${format(row.advantage)}`);
@@ -319,8 +341,7 @@ function build(found) {
       run.column.hidden = !box.checked;
       draw();
     });
-    const stroke = { d: "M0 4H28", stroke: run.colour, "stroke-width": 3, "stroke-dasharray": DASHES[run.dashes % DASHES.length] };
-    const line = make("svg", { viewBox: "0 0 28 8" }, make("path", stroke));
+    const line = make("svg", { viewBox: "0 0 28 8" }, make("path", { d: "M0 4H28", ...strokeOf(run) }));
     byId("legend").append(make("label", {}, box, line, make("strong", {}, run.name), run.state));
     byId("responses").append(run.column);
   }
