@@ -151,6 +151,12 @@ def rollout(num_tokens: int, finish_reason="stop", version=3, **parts: float) ->
     )
 
 
+def test_a_reward_does_not_depend_on_the_order_of_its_parts() -> None:
+    parts = {"a": 0.1, "b": 0.2, "c": 0.3}
+    assert rollout(1, **parts).reward == rollout(1, **dict(reversed(parts.items()))).reward == 0.6
+    assert math.isnan(rollout(1, a=math.inf, b=-math.inf).reward)
+
+
 def test_rewards_and_lengths() -> None:
     prompt = Prompt(id="a", tokens=(1,), answer="")
     groups = [
