@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.policy.metrics import UpdateRecord, merge_reports, update_metrics, weights_by_sequence
 from megatron_sspo.processes.console import format_update
 from megatron_sspo.rollout.metrics import reward_metrics
@@ -131,6 +132,18 @@ def test_two_microbatches_are_one() -> None:
     )
     assert one.loss == 1.0
     assert update_metrics(one) == update_metrics(two) == update_metrics(with_an_empty_one)
+
+
+def test_names_that_only_some_microbatches_report() -> None:
+    whole, bare = report(1.0, [0.1], [1.0]), report(1.0, [0.1], [1.0])
+    del bare["tokens"]["token_weight"], bare["sequences"]["sequence_weight"]
+    for reports, words in (
+        ([whole, bare], "returned tokens token_weight in one microbatch and none in another: let it"),
+        ([bare, whole], "returned tokens none in one microbatch and token_weight in another"),
+        ([whole, {**whole, "sequences": {}}], "returned sequences sequence_weight in one microbatch and none"),
+    ):
+        with pytest.raises(UserError, match=words):
+            merge_reports(reports, order=range(2), divisor=1)
 
 
 def test_weights_by_sequence() -> None:
