@@ -1,5 +1,6 @@
 """The data types of the training step that several folders share."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -129,7 +130,15 @@ class Rollout(EqualByArrays):
     @property
     def reward(self) -> float:
         """r_i: the sum of the reward's parts."""
-        return sum(self.reward_parts.values())
+        return sum_of_parts(self.reward_parts)
+
+
+def sum_of_parts(parts: Mapping[str, float]) -> float:
+    """Returns the sum of a reward's parts, the same in every order, so that equal parts are equal rewards."""
+    try:
+        return math.fsum(parts.values())
+    except (OverflowError, ValueError):  # beyond a float, or infinities of both signs
+        return sum(parts.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

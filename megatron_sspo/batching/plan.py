@@ -33,8 +33,8 @@ class SharingCandidates:
     """
 
     prompt: int
-    responses: Sequence[int]
-    indices: Sequence[int]
+    responses: tuple[int, ...]
+    indices: tuple[int, ...]
 
 
 def sharing_candidates(batch: Batch) -> list[SharingCandidates]:
@@ -47,8 +47,8 @@ def sharing_candidates(batch: Batch) -> list[SharingCandidates]:
         found += [
             SharingCandidates(
                 prompt=len(group.prompt.tokens),
-                responses=[len(group.rollouts[place].tokens) for place in places],
-                indices=[first + place for place in places],
+                responses=tuple(len(group.rollouts[place].tokens) for place in places),
+                indices=tuple(first + place for place in places),
             )
             for places in places_of.values()
         ]

@@ -41,6 +41,9 @@ def _expression(text: str, path: str, remedy: str) -> Any:
         if isinstance(node, ast.Name) and node.id in objective.__all__:
             return getattr(objective, node.id)
         if isinstance(node, ast.Call):
+            names = [str(k.arg) for k in node.keywords]
+            if twice := [name for name in names if names.count(name) > 1]:  # which `ast.parse` accepts
+                raise ValueError(f"{shorten(ast.unparse(node.func))} is given {twice[0]} twice")
             keywords = {str(k.arg): build(k.value) for k in node.keywords}
             return build(node.func)(*[build(a) for a in node.args], **keywords)
         try:
@@ -49,7 +52,7 @@ def _expression(text: str, path: str, remedy: str) -> Any:
             raise ValueError(f"{shorten(ast.unparse(node))} is neither a literal nor a known name") from None
 
     try:
-        return build(ast.parse(text, mode="eval").body)
+        return build(ast.parse(text.strip(), mode="eval").body)
     except UNREADABLE as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         why = one_line(reason) or "it is nested too deeply"

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from megatron_sspo.evaluation.estimate import Estimate, greedy_pass, sampled_avg, sampled_pass
 from megatron_sspo.evaluation.table import MEASURE
-from megatron_sspo.types import RolloutGroup
+from megatron_sspo.types import RolloutGroup, sum_of_parts
 
 # metrics of a set that are no pass rates, and the set's title, which results.json has beside them
 _OWN = ("format_rate", "reward", "response_tokens", "turns", "truncated", "title")
@@ -107,7 +107,7 @@ def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> di
         elif part != "answer":
             is_taken = part in _OWN or _RATE.fullmatch(part)
             found[f"reward/{part}" if is_taken else part] = _mean(values)
-    found["reward"] = _mean([sum(answer.reward.values()) for answer in first])
+    found["reward"] = _mean([sum_of_parts(answer.reward) for answer in first])
     found["response_tokens"] = _mean([answer.tokens for answer in first])
     if any(answer.turns > 1 for answer in first):
         found["turns"] = _mean([answer.turns for answer in first])

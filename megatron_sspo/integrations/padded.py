@@ -3,26 +3,42 @@
 import torch
 from torch import Tensor
 
+from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.trial import try_objective
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Objective, Segments, Sums
-from megatron_sspo.objective.checks import takes
+from megatron_sspo.objective.correction import scale_gradient
 from megatron_sspo.objective.inputs import needs_of
 
 
+@torch.enable_grad()
 def check_objective(objective: Objective) -> None:
-    """Checks that padded matrices hold all that an objective asks for.
+    """Checks that padded matrices hold all that an objective asks for, and calls it on batches of three tokens.
 
     Raises:
-        UserError: the objective is a function or class that was not called, or needs other inputs than log-probs and
-            advantages.
+        UserError: the object cannot be an objective, such as a function that was not called, or it needs other inputs
+            than log-probs and advantages.
     """
-    if not takes(objective, "log_probs", "old_log_probs", "advantages", "segments"):
-        raise UserError(f"the objective is {objective!r}: pass an object such as sspo() or grpo(eps_high=0.28)")
+    try:
+        try_objective(objective)
+    except ValueError as error:
+        raise UserError(f"the objective is {describe_value(objective)}: it must be {error}") from error
     if needs := needs_of(objective):
         raise UserError(
             f"the objective {type(objective).__name__} needs {', '.join(needs)}, which only "
             "megatron_sspo's own trainer has: choose one of log-probs and advantages only"
         )
+
+
+def corrected(log_probs: Tensor, weights: Tensor | None, mask: Tensor) -> Tensor:
+    """Returns log-probs [B, L] through which the gradient of each token is multiplied by its weight.
+
+    Args:
+        log_probs: [B, L] log π_θ.
+        weights: [B, L] or [B, 1]; they may be anything where the mask is false, NaN too. None: 1.
+        mask: [B, L], true for the tokens of responses.
+    """
+    return log_probs if weights is None else scale_gradient(log_probs, torch.where(mask.bool(), weights, 1.0))
 
 
 def segments_of(mask: Tensor) -> Segments:
@@ -45,10 +61,16 @@ def padded_sums(
         segments: those of the mask.
 
     Raises:
-        UserError: advantages differ inside a row.
-        ValueError: log-probs are in half precision.
+        UserError: advantages differ inside a row, or log-probs are in half precision.
     """
     mask = mask.bool()
+    for name, values in (("log-probs of the policy", log_probs), ("old log-probs", old_log_probs)):
+        if values.dtype in (torch.bfloat16, torch.float16):
+            raise UserError(
+                f"the {name} are {values.dtype}, whose rounding adds more noise than the policy moves in a step: let "
+                "the trainer compute log-probs in float32 (verl does so with flash-attn, if VERL_DISABLE_FLASH_ATTN_CE "
+                "is not 1)"
+            )
     if advantages.ndim == 2:
         advantages = _row_advantages(advantages, mask)
     return objective(log_probs[mask], old_log_probs[mask], advantages.to(log_probs.dtype), segments)

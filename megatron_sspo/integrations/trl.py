@@ -11,11 +11,10 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.integrations.padded import check_objective, padded_sums, segments_of
+from megatron_sspo.integrations.padded import check_objective, corrected, padded_sums, segments_of
 from megatron_sspo.integrations.shares import Shares
 from megatron_sspo.objective import Objective, Penalties, Sums, sspo
 from megatron_sspo.objective.average import average_of, counts_tokens
-from megatron_sspo.objective.correction import scale_gradient
 
 _RELEASE = "1.16."
 # Options of the losses that the objective replaces. They must have their defaults.
@@ -118,9 +117,10 @@ class SSPOTrainer(GRPOTrainer):
         if old_log_probs is None:  # TRL leaves them out where π_old is π_θ
             old_log_probs = log_probs.detach()
         ratio = inputs.get("importance_sampling_ratio")  # of π_old to vLLM's policy
-        corrected = log_probs if ratio is None else scale_gradient(log_probs, ratio)
         segments = segments_of(mask)
-        sums = padded_sums(self.objective, corrected, old_log_probs, inputs["advantages"], mask, segments)
+        sums = padded_sums(
+            self.objective, corrected(log_probs, ratio, mask), old_log_probs, inputs["advantages"], mask, segments
+        )
 
         training = self.model.training
         microbatches = self.current_gradient_accumulation_steps if training else 1

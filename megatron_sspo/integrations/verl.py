@@ -18,11 +18,10 @@ from verl.workers.config import PolicyLossConfig
 
 from megatron_sspo.config.expression import read_objective
 from megatron_sspo.errors import UserError
-from megatron_sspo.integrations.padded import check_objective, padded_sums, segments_of
+from megatron_sspo.integrations.padded import check_objective, corrected, padded_sums, segments_of
 from megatron_sspo.integrations.shares import Shares
 from megatron_sspo.objective import Objective, OverLength
 from megatron_sspo.objective.average import average_of, counts_tokens
-from megatron_sspo.objective.correction import scale_gradient
 
 LOSS_MODE = "megatron_sspo"
 
@@ -91,8 +90,8 @@ def policy_loss(
     _check_average(objective, loss_agg_mode, config.loss_scale_factor, settings.objective)
     mask = response_mask.bool()
     segments = segments_of(mask)
-    corrected = log_prob if rollout_is_weights is None else scale_gradient(log_prob, rollout_is_weights)
-    sums = padded_sums(objective, corrected, old_log_prob, advantages, mask, segments)
+    weighted = corrected(log_prob, rollout_is_weights, mask)
+    sums = padded_sums(objective, weighted, old_log_prob, advantages, mask, segments)
 
     info = config.global_batch_info  # numbers of the whole batch; None if the batch was not split
     processes = info.get("dp_size") or 1

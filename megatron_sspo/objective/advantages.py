@@ -108,13 +108,17 @@ def gdpo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
     """Â_i = Σ_k (r_ik − mean_j r_jk) / std_j r_jk, whitened over the cycle: GDPO (arXiv 2601.05242).
 
     Each part k of the reward is normalized within its group, so that a part of small numbers counts as much as another.
-    All parts have the weight 1. A part that a response does not have is 0.
+    All parts have the weight 1. A part that a response does not have is 0. Parts that cancel out to 1e-12 of their size
+    give exactly 0: whitening would make advantages of the rounding errors.
     """
     names = sorted({name for rollout in rollouts for name in rollout.reward_parts})
     total = torch.zeros_like(_centered(rewards))
+    size = torch.zeros_like(total)
     for name in names:
         parts = torch.tensor([rollout.reward_parts.get(name, 0.0) for rollout in rollouts], dtype=torch.float64)
-        total = total + group_relative(parts)
+        normalized = group_relative(parts)
+        total, size = total + normalized, size + normalized.abs()
+    total = total.masked_fill(total.abs() <= 1e-12 * size, 0.0)
     return total.to(_result_dtype(rewards))
 
 

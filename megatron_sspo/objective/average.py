@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from megatron_sspo.objective.checks import check_number
+from megatron_sspo.objective.checks import check_number, describe_value
 from megatron_sspo.objective.segments import Segments
 
 
@@ -62,6 +62,22 @@ class OverLength:
 
     def divisor(self, num_sequences: int, num_tokens: int) -> float:
         return num_sequences * self.length
+
+
+def shares_of(average: Average, segments: Segments) -> Tensor:
+    """Returns a_i of each sequence: [S].
+
+    Raises:
+        ValueError: the average returns something else.
+    """
+    share = average.share(segments)
+    if not isinstance(share, Tensor) or share.shape != segments.lengths.shape:
+        found = f"shape {list(share.shape)}" if isinstance(share, Tensor) else describe_value(share)
+        raise ValueError(
+            f"{type(average).__name__}.share returned {found}, and must return one number for each of the "
+            f"{segments.num_sequences} sequences, such as segments.lengths"
+        )
+    return share
 
 
 def average_of(objective: object) -> Average:

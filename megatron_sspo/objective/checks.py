@@ -51,10 +51,10 @@ def check_name(owner: object, name: str, names: tuple[str, ...]) -> None:
         )
 
 
-def takes(value: object, *arguments: str) -> bool:
+def takes(value: object, *arguments: str, **inputs: object) -> bool:
     """Returns whether a value is a function or an object, not a class, that can be called with such arguments."""
     try:
-        inspect.signature(value).bind(*arguments)  # pyright: ignore[reportArgumentType]
+        inspect.signature(value).bind(*arguments, **inputs)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
         return False
     return not isinstance(value, type)

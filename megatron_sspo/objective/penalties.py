@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from megatron_sspo.objective.average import Average, OverSequences
+from megatron_sspo.objective.average import Average, OverSequences, shares_of
 from megatron_sspo.objective.checks import check_name, check_number
 from megatron_sspo.objective.segments import Segments
 
@@ -70,7 +70,7 @@ class Penalties:
             ValueError: an input that a coefficient needs is None, has another shape, or is in half precision.
         """
         segments.check_tokens("log_probs", log_probs)
-        total, share = log_probs.new_zeros(()), average.share(segments)
+        total, share = log_probs.new_zeros(()), shares_of(average, segments)
         if self.kl_coef:
             if reference_log_probs is None:
                 raise ValueError(f"kl_coef is {self.kl_coef}, and there are no reference_log_probs to take the KL to")

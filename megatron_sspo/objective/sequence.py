@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatron_sspo.objective.average import Average, OverSequences
+from megatron_sspo.objective.average import Average, OverSequences, shares_of
 from megatron_sspo.objective.checks import check_gate, describe_value, takes
 from megatron_sspo.objective.gates import AtanLog, Clip, Gate, Identity, Sigmoid
+from megatron_sspo.objective.in_place import kept
 from megatron_sspo.objective.inputs import Factor, TokenInputs, needs_of
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric, token_shares
 from megatron_sspo.objective.segments import Segments
@@ -79,7 +80,8 @@ class SequenceObjective:
             the mean of u_t if advantages are per token.
 
         Raises:
-            ValueError: a shape is wrong, log-probs are in half precision, or an input is missing.
+            ValueError: a shape is wrong, log-probs are in half precision, an input is missing, or a gate, the pool or
+                the factor changes in place what it is given.
         """
         segments.check_tokens("log_probs", log_probs)
         segments.check_tokens("old_log_probs", old_log_probs)
@@ -101,11 +103,11 @@ class SequenceObjective:
 
     def _by_sequence(self, log_gate: Tensor, advantages: Tensor, segments: Segments) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the loss, w_i [S], and the sequence gate's w of each token [T]; the last two detached."""
-        log_weight = self.pool(log_gate, segments)  # [S]
+        log_weight = self._pooled(log_gate, segments)  # [S]
         # where Â = 0 the weight may overflow, and its product with 0 would not be 0
         unused = advantages == 0
         weight = _gate(self.sequence_gate, log_weight.masked_fill(unused, 0.0), advantages).exp()  # [S]
-        loss = -(self.average.share(segments) * (weight * advantages)).sum()
+        loss = -(shares_of(self.average, segments) * (weight * advantages)).sum()
         log_weight = log_weight.detach()
         reported = _finite(self.sequence_gate.log_gate(log_weight, advantages).exp())
         return loss, reported, segments.spread(self.sequence_gate.weight(log_weight, advantages))
@@ -122,7 +124,7 @@ class SequenceObjective:
         """
         effective = torch.where(token_advantages == 0, 0.0, token_advantages * multiplier)  # m_t Â_it
         values = log_gate.detach()
-        log_weight = segments.spread(self.pool(values, segments))  # [T]
+        log_weight = segments.spread(self._pooled(values, segments))  # [T]
         # in float64, because one far token makes the shares of the others tiny
         share = token_shares(self.pool, values.double(), segments)  # p_t [T]
         # shares add up to 1, except those of a product, whose value is w_i Â_i too
@@ -132,10 +134,21 @@ class SequenceObjective:
         log_used = _gate(self.sequence_gate, own.masked_fill(effective == 0, 0.0), token_advantages)  # log u_t [T]
         # as one exponent, because p_t may underflow and u_t overflow where their product does neither
         contribution = ((share / total).log().to(values.dtype) + log_used).exp()
-        loss = -(segments.spread(self.average.share(segments)) * (contribution * effective)).sum()
+        loss = -(segments.spread(shares_of(self.average, segments)) * (contribution * effective)).sum()
         reported = _finite(segments.mean(self.sequence_gate.log_gate(log_weight, token_advantages).exp()))
         rest = self.sequence_gate.weight(log_weight, token_advantages) * multiplier
         return loss, reported.masked_fill(segments.lengths == 0, 1.0), rest
+
+    def _pooled(self, log_gate: Tensor, segments: Segments) -> Tensor:
+        """Returns the log weights of the sequences, before the sequence gate: [T] -> [S]."""
+        with kept("pool", log_gate=log_gate):
+            log_weight = self.pool(log_gate, segments)
+        if log_weight.shape != segments.lengths.shape:
+            raise ValueError(
+                f"pool returned shape {list(log_weight.shape)}, and must return one log weight for each of the "
+                f"[{segments.num_sequences}] sequences of [{segments.num_tokens}] tokens"
+            )
+        return log_weight
 
     def _multiplier(
         self,
@@ -156,13 +169,16 @@ class SequenceObjective:
             segments.check_tokens(name, inputs[name])
         others = {name: inputs[name].detach() for name in self.needs}
         given = TokenInputs(log_probs.detach(), old_log_probs.detach(), token_advantages, segments, others)
-        return self.factor(given).detach()
+        tensors = {"log_probs": given.log_probs, "old_log_probs": given.old_log_probs, "advantages": given.advantages}
+        with kept("factor", **tensors, **others):
+            return self.factor(given).detach()
 
 
 def _gate(gate: Gate, log_ratio: Tensor, advantages: Tensor) -> Tensor:
     """Returns log f with the gradient w = d log f / d log ρ of the gate, which need not be its derivative."""
     given = log_ratio.detach()
-    return _WithGradient.apply(log_ratio, gate.log_gate(given, advantages), gate.weight(given, advantages))
+    with kept(f"the gate {type(gate).__name__}", log_ratio=given, advantage=advantages):
+        return _WithGradient.apply(log_ratio, gate.log_gate(given, advantages), gate.weight(given, advantages))
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.config.naming import describe_value
-from megatron_sspo.config.objectives import fault_of_sums
 from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.trial import REMEDY, fault_of_sums
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums
@@ -133,7 +133,7 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
     Returns:
         A loss function that returns Megatron's 3-tuple `(loss, 1, metrics)`. With `calculate_per_token_loss=False` its
         second element is one more divisor, hence 1. It raises a UserError if an objective of the user's own raises, or
-        returns something else than `Sums` of the microbatch.
+        returns something else than `Sums` of the microbatch whose loss has a gradient.
     """
     average, needs = average_of(objective), needs_of(objective)
 
@@ -147,6 +147,8 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
             sums = _evaluate(objective, corrected, old, microbatch, inputs)
         if fault := fault_of_sums(sums, microbatch.segments):
             raise UserError(f"the objective returned {describe_value(sums)} in a forward pass: it must return {fault}")
+        if log_probs.requires_grad and not sums.loss.requires_grad:  # the other ranks would wait in the backward pass
+            raise UserError(f"the objective returned a loss without a gradient for a microbatch: {REMEDY}")
         total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments, average)
         advantage = microbatch.token_advantages
         if advantage is None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from megatron_sspo.errors import UserError
+
 _QUANTILES = {"p01": 0.01, "p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
 _MOVED = 1e-3  # |log ρ| above which a token counts as moved: well above the rounding noise of float32 log-probs
 
@@ -33,9 +35,20 @@ def merge_reports(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int],
     Args:
         order: the index in the batch of each sequence, in the order of the reports.
         divisor: what the sum over the whole batch is divided by.
+
+    Raises:
+        UserError: the objective reports values of other names in one microbatch than in another.
     """
 
     def joined(kind: str) -> dict[str, torch.Tensor]:
+        for report in reports:
+            if report[kind].keys() != reports[0][kind].keys():
+                only = [reports[0][kind].keys() - report[kind].keys(), report[kind].keys() - reports[0][kind].keys()]
+                first, other = (", ".join(sorted(map(str, names))) or "none" for names in only)
+                raise UserError(
+                    f"the objective returned {kind} {first} in one microbatch and {other} in another: let it return "
+                    "Sums with the same names for every microbatch"
+                )
         return {name: torch.cat([report[kind][name] for report in reports]) for name in reports[0][kind]}
 
     loss = sum(float(report["loss"].double()) for report in reports) / divisor

@@ -150,6 +150,10 @@ class Policy:
 
         J is divided once, by a number of the whole batch that the objective's average names, however the sequences are
         spread over ranks and microbatches. The branches of an agent's episode count as one sequence.
+
+        Raises:
+            UserError: the objective is the user's own and raises or returns something wrong: see `policy_loss` and
+                `merge_reports`.
         """
         rank_batch = self._schedule.rank_batch(batch)
         num_episodes = sum(len(group.episodes) for group in batch)
@@ -163,8 +167,9 @@ class Policy:
         reports = self._schedule.run(rank_batch, loss, forward_only=False)
         gathered = self._schedule.gather_reports(reports)
         record = UpdateRecord(loss=0.0, tokens={}, sequences={}, order=rank_batch.order)
-        if agree.is_main():
-            record = merge_reports(gathered, order=rank_batch.order, divisor=divisor)
+        with agree.same_error_on_all_ranks():
+            if agree.is_main():
+                record = merge_reports(gathered, order=rank_batch.order, divisor=divisor)
         return replace(record, loss=agree.broadcast_from_rank_0(record.loss))
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:

@@ -64,6 +64,31 @@ def test_the_plan_is_that_of_a_search_that_begins_at_one_microbatch(given_length
         assert pack(lengths, **options) == plan
 
 
+@pytest.mark.parametrize(
+    ("shortest", "longest", "num_ranks", "attempts"),
+    [(1366, 1366, 8, 1), (1026, 1300, 8, 1), (1300, 1500, 1, 60), (1300, 1500, 8, 60)],
+)
+def test_sequences_of_nearly_a_fraction_of_a_microbatch_take_few_attempts(shortest, longest, num_ranks, attempts):
+    lengths = np.random.default_rng(0).integers(shortest, longest, 2048, endpoint=True).tolist()
+    with patch.object(packing, "_pack", wraps=packing._pack) as attempt:
+        count = len(pack(lengths, num_ranks=num_ranks, max_tokens=4096)[0])
+    assert attempt.call_count <= attempts
+    assert packing._pack(lengths, lengths, (count - 1) * num_ranks, 4096) is None
+
+
+@given(st.integers(1, 300), st.integers(1, 5), st.integers(0, 40))
+def test_the_smallest_number_that_fits_is_found_however_far_it_is(smallest, step, one_by_one):
+    tried = []
+
+    def attempt(number):
+        tried.append(number)
+        return [[number]] if number >= smallest else None
+
+    expected = -(-smallest // step) * step
+    assert packing._smallest(attempt, first=step, step=step, one_by_one=one_by_one) == (expected, [[expected]])
+    assert len(tried) <= one_by_one + 18 and all(number % step == 0 for number in tried)
+
+
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=40), ranks)
 def test_one_microbatch_per_rank_if_everything_fits(lengths, num_ranks):
     plan = pack(lengths, num_ranks=num_ranks, max_tokens=sum(lengths))

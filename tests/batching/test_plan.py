@@ -14,7 +14,7 @@ def groups_of(*groups):
     """Returns groups from (tokens of the prompt, tokens of each response)."""
     found, number = [], 0
     for prompt, responses in groups:
-        found.append(SharingCandidates(prompt, responses, range(number, number + len(responses))))
+        found.append(SharingCandidates(prompt, tuple(responses), tuple(range(number, number + len(responses)))))
         number += len(responses)
     return found
 

@@ -44,6 +44,26 @@ def NEEDY(log_probs, old_log_probs, advantages, segments, q):
 NEEDY.needs = ("q",)
 
 
+@dataclass
+class DividedBy:
+    value: object
+    shares: object = None
+
+    def share(self, segments):
+        return segments.lengths if self.shares is None else self.shares
+
+    def divisor(self, num_sequences, num_tokens):
+        return self.value
+
+
+@dataclass
+class Averaging:
+    average: object
+
+    def __call__(self, log_probs, old_log_probs, advantages, segments):
+        return sspo()(log_probs, old_log_probs, advantages, segments)
+
+
 @dataclass(frozen=True, kw_only=True)
 class WithTopK(Sampling):
     top_k: int = 5

@@ -108,9 +108,9 @@ VALUES = {
     "objective=SequenceObjective(AtanLog(), grpo)": "an objective that takes log_probs, old_log_probs",
     "objective=lambda a, b, c, d: None": "objective is a lambda: it must be an objective that returns Sums",
     "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=torch.ones(()))": "an objective whose loss has "
-    "a finite gradient with respect to log_probs, also where they are old_log_probs; it has none",
+    "a finite gradient with respect to log_probs, also where they are old_log_probs; on three tokens it has none",
     "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=(a - b).abs().sqrt().sum())": "finite gradient with "
-    "respect to log_probs, also where they are old_log_probs; it is [nan",
+    "respect to log_probs, also where they are old_log_probs; on three tokens it is [nan",
     "objective=OWN": "objective is the function OWN: it must be an objective that returns Sums, whose loss is a finite",
     "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), tokens={'w': torch.ones(())})": "a dict of tensors as "
     "tokens, each with one number for each of the tokens; 'w' has the shape () for 3 tokens",
@@ -119,8 +119,22 @@ VALUES = {
     "objective=lambda a, b: None": "be called with log_probs, old_log_probs, advantages, segments, but too many",
     "objective=NEEDY": "objective is the function NEEDY: it must be an objective whose needs can be given, but "
     "function needs 'q', and there are rollout_log_probs",
-    "objective=lambda a, b, c, d: (s := sspo()(a, b, c, d), b.zero_(), c.zero_())[0]": "finite gradient with respect "
-    "to log_probs, also where they are old_log_probs; torch says one of the variables needed for gradient computation",
+    "objective=lambda a, b, c, d: (s := sspo()(a, b, c, d), b.zero_(), c.zero_())[0]": "on three tokens it raised "
+    "ValueError: the objective changes old_log_probs in place: use functions that return a new tensor",
+    "objective=lambda a, b, c, d: sspo()(a, b, c.zero_(), d)": "the objective changes advantages in place",
+    "objective=lambda a, b, c, d: sspo()(a, b, c, d) if c.any() else Sums(loss=torch.zeros(()))": "on three tokens "
+    "without advantage it has none, because the loss is detached or computed from numbers: use every log-prob, if only",
+    "objective=lambda a, b, c, d: replace(sspo()(a, b, c, d), loss=a.mean())": "on a microbatch without sequences, "
+    "as a rank may have one, it is nan",
+    "objective=lambda a, b, c, d: sspo()(a, b, c, d) if len(a) else Sums(loss=a.sum())": "reports values of the same "
+    "names; on a microbatch without sequences, as a rank may have one, it reports none, and otherwise log_ratio, ",
+    "objective=replace(sspo(), average=DividedBy(None))": "has a finite number above 0 as its divisor, not None",
+    "objective=replace(sspo(), average=DividedBy('3'))": "has a finite number above 0 as its divisor, not '3'",
+    "objective=replace(sspo(), average=DividedBy(torch.tensor([2.0, 3.0])))": "as its divisor, not tensor([2., 3.])",
+    "objective=replace(sspo(), average=DividedBy(math.inf))": "has a finite number above 0 as its divisor, not inf",
+    "objective=replace(sspo(), average=DividedBy(1.0, torch.ones(2, 1)))": "share returned shape [2, 1], and must",
+    "objective=Averaging(DividedBy(1.0, torch.ones(2, 1)))": "ValueError: DividedBy.share returned shape [2, 1], and",
+    "objective=Averaging(DividedBy(0))": "has a finite number above 0 as its divisor, not 0",
     "objective=lambda a, b, c, d: (__import__('os').chdir('/'), sspo()(a, b, c, d))[1]": "the objective has changed "
     "the working folder from ",
     "objective=lambda a, b, c, d: 1 / 0": "on three tokens it raised ZeroDivisionError: division by zero",

@@ -139,7 +139,8 @@ class WithRatios(SSPOTrainer):
 
     def _generate_and_score_completions(self, inputs):
         batch = super()._generate_and_score_completions(inputs)
-        return {**batch, "importance_sampling_ratio": torch.rand(batch["completion_ids"].shape) + 0.5}
+        ratios = torch.rand(batch["completion_ids"].shape) + 0.5
+        return {**batch, "importance_sampling_ratio": ratios.masked_fill(batch["completion_mask"] == 0, torch.nan)}
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
@@ -192,8 +193,10 @@ def test_an_option_of_another_loss_is_refused(tmp_path, model, options, message)
 
 
 def test_objectives_that_cannot_be_computed_are_refused(tmp_path, model):
-    with pytest.raises(UserError, match="pass an object such as sspo"):
+    with pytest.raises(UserError, match="the function sspo: it must be an objective, such as sspo"):
         trainer_of(model, config(tmp_path), sspo)
+    with pytest.raises(UserError, match="it must be an objective that returns Sums, whose loss"):
+        trainer_of(model, config(tmp_path), lambda lp, o, a, s: -(s.mean((lp - o).exp()) * a).sum())
     args = config(tmp_path, gradient_accumulation_steps=4, steps_per_generation=2, per_device_train_batch_size=8)
     with pytest.raises(UserError, match="not yet generated"):
         trainer_of(model, args, mean_over_tokens)

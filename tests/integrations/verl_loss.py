@@ -117,8 +117,11 @@ def config_objective(config):
 
 def test_verls_correction_multiplies_the_gradient_of_tokens():
     log_probs, old_log_probs, advantages, mask = batch()
-    weights = torch.rand(ROWS, WIDTH, dtype=torch.float64) + 0.5
-    expected = gradient_of_formula(OBJECTIVES["sspo()"], log_probs, old_log_probs, advantages, mask, ROWS) * weights
+    weights = (torch.rand(ROWS, WIDTH, dtype=torch.float64) + 0.5).masked_fill(~mask, torch.nan)
+    expected = (
+        gradient_of_formula(OBJECTIVES["sspo()"], log_probs, old_log_probs, advantages, mask, ROWS)
+        * weights.nan_to_num()
+    )
     found = gradient_in_verl(actor_config("sspo()"), log_probs, old_log_probs, advantages, mask, 2, weights=weights)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
@@ -187,9 +190,19 @@ def test_advantages_of_tokens_are_refused():
         policy_loss(old_log_probs, log_probs, log_probs, mask, "seq-mean-token-mean", actor_config("sspo()"))
 
 
+def test_log_probs_in_half_precision_are_refused_with_a_remedy():
+    from megatron_sspo.integrations.verl import policy_loss
+
+    log_probs, old, advantages, mask = (values.bfloat16() for values in batch())
+    spread = advantages[:, None].expand(-1, WIDTH)
+    with pytest.raises(UserError, match=r"log-probs of the policy are torch.bfloat16.*VERL_DISABLE_FLASH_ATTN_CE"):
+        policy_loss(old, log_probs, spread, mask.bool(), "seq-mean-token-mean", actor_config("sspo()"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"objective": "tests/integrations/batches.py:ragged_mask"}, "must be an objective that can be called with"),
         ({"objective": "sspo(Siglog())"}, "neither a literal nor a known name"),
         ({"objective": "sspo"}, "such as sspo"),
         ({"objective": "sspo()", "loss_mode": "vanilla"}, "set loss_mode=megatron_sspo"),

@@ -143,6 +143,12 @@ def test_gdpo_normalizes_each_part_within_the_group():
     assert gdpo.batch_step is whiten
 
 
+def test_gdpo_has_no_advantage_where_parts_cancel_out():
+    groups = [[0.1, 0.9, 0.4, 0.8], [0.9, 0.2, 0.4, 0.1]]
+    found = [gdpo(torch.ones(4), responses(*[{"a": x, "b": 1 - x} for x in group])) for group in groups]
+    assert whiten(torch.cat(found)).tolist() == [0.0] * 8
+
+
 def test_reinforce_plus_plus_is_whitened_over_the_cycle():
     for function, expected in ((reinforce_plus_plus, [1.0, 3.0]), (reinforce_plus_plus_baseline, [-1.0, 1.0])):
         assert function(double(1, 3)).tolist() == expected and function.batch_step is whiten

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,16 @@ def batch(lengths=LENGTHS, spread=0.3, seed=0, dtype=torch.float64):
     advantages = torch.randn(sequences, generator=generator, dtype=torch.float64)
     advantages[:2] = torch.tensor([1.1, -0.9])[:sequences]
     return log_probs.to(dtype).requires_grad_(), old.to(dtype), advantages.to(dtype), Segments.from_lengths(lengths)
+
+
+@dataclasses.dataclass
+class Average:
+    """An average of one's own."""
+
+    share: Callable
+
+    def divisor(self, num_sequences, num_tokens):
+        return float(num_sequences)
 
 
 def loss_and_gradient(objective, log_probs, *rest):
@@ -334,6 +345,49 @@ def test_wrong_shapes_are_refused():
         sspo()(log_probs, old, advantages[1:], segments)
     with pytest.raises(ValueError, match=r"^log_probs has shape"):
         Supervised()(log_probs[1:], None, None, segments)
+
+
+class ClampsInPlace(Identity):
+    def log_gate(self, log_ratio, advantage):
+        return log_ratio.clamp_(-0.2, 0.2)
+
+
+class ScalesInPlace(Identity):
+    def weight(self, log_ratio, advantage):
+        return torch.ones_like(advantage.mul_(2))
+
+
+@pytest.mark.parametrize("with_factor", [False, True])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"token_gate": ClampsInPlace()}, "the gate ClampsInPlace changes log_ratio in place: use functions that"),
+        ({"token_gate": ScalesInPlace()}, "the gate ScalesInPlace changes advantage in place"),
+        ({"sequence_gate": ClampsInPlace()}, "the gate ClampsInPlace changes log_ratio in place"),
+        (
+            {"pool": lambda log_gate, segments: segments.mean(log_gate.clamp_(max=1))},
+            "pool changes log_gate in place|modified inplace",
+        ),
+        ({"factor": lambda inputs: inputs.log_probs.mul_(2)}, "factor changes log_probs in place"),
+        ({"factor": lambda inputs: inputs.advantages.zero_()}, "factor changes advantages in place"),
+        ({"pool": lambda log_gate, segments: log_gate}, r"pool returned shape \[30\], and must return one log weight"),
+        ({"average": Average(lambda s: torch.ones(len(s.lengths), 1))}, r"Average.share returned shape \[6, 1\], and"),
+        (
+            {"average": Average(lambda s: 1.0)},
+            r"Average.share returned 1.0, and must return one number for each of the 6",
+        ),
+    ],
+)
+def test_parts_that_would_silently_give_another_gradient_are_refused(change, message, with_factor):
+    factor = {"factor": lambda inputs: torch.ones_like(inputs.log_probs)} if with_factor else {}
+    objective = dataclasses.replace(sspo(), **{**factor, **change})
+    with pytest.raises((ValueError, RuntimeError), match=message):  # torch itself refuses a pool without a factor
+        objective(*batch())
+
+
+def test_in_inference_mode_an_objective_has_a_value():
+    with torch.inference_mode():
+        assert sspo()(*[values.clone() for values in batch()[:3]], batch()[3]).loss.isfinite()
 
 
 def test_rows_are_the_table():

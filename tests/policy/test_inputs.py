@@ -69,6 +69,7 @@ def test_an_objective_is_given_what_it_names_and_nothing_else():
         (lambda sums: replace(sums, loss=sums.loss.to(torch.complex64)), "Sums, whose loss is a finite scalar"),
         (lambda sums: replace(sums, tokens={"w": torch.ones(3)}), r"tokens; 'w' has the shape \(3,\) for 2 tokens"),
         (lambda sums: replace(sums, sequences=None), "each of the sequences; it is None"),
+        (lambda sums: replace(sums, loss=torch.zeros(())), r"without a gradient .*: use every log-prob, if only times"),
     ],
 )
 @pytest.mark.parametrize("token_advantages", [None, (1.0, 0.5)])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.policy.metrics import UpdateRecord, merge_reports, update_metrics, weights_by_sequence
 from megatron_sspo.processes.console import format_update
 from megatron_sspo.rollout.metrics import reward_metrics
@@ -133,6 +134,18 @@ def test_two_microbatches_are_one() -> None:
     assert update_metrics(one) == update_metrics(two) == update_metrics(with_an_empty_one)
 
 
+def test_names_that_only_some_microbatches_report() -> None:
+    whole, bare = report(1.0, [0.1], [1.0]), report(1.0, [0.1], [1.0])
+    del bare["tokens"]["token_weight"], bare["sequences"]["sequence_weight"]
+    for reports, words in (
+        ([whole, bare], "returned tokens token_weight in one microbatch and none in another: let it"),
+        ([bare, whole], "returned tokens none in one microbatch and token_weight in another"),
+        ([whole, {**whole, "sequences": {}}], "returned sequences sequence_weight in one microbatch and none"),
+    ):
+        with pytest.raises(UserError, match=words):
+            merge_reports(reports, order=range(2), divisor=1)
+
+
 def test_weights_by_sequence() -> None:
     reports = [report(1.0, [0.5, 0.25, 0.125], [2.0, 3.0]), report(0.0, [], []), report(1.0, [0.75], [1.0, 0.0])]
     merged = merge_reports(reports, order=[3, 1, 0, 2], divisor=4)
@@ -149,6 +162,12 @@ def rollout(num_tokens: int, finish_reason="stop", version=3, **parts: float) ->
         policy_version=version,
         reward_parts=parts,
     )
+
+
+def test_a_reward_does_not_depend_on_the_order_of_its_parts() -> None:
+    parts = {"a": 0.1, "b": 0.2, "c": 0.3}
+    assert rollout(1, **parts).reward == rollout(1, **dict(reversed(parts.items()))).reward == 0.6
+    assert math.isnan(rollout(1, a=math.inf, b=-math.inf).reward)
 
 
 def test_rewards_and_lengths() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import own_loop
 import pytest
 import torch
@@ -15,7 +16,7 @@ from layouts import AUXILIARY
 from tiny_policy import VOCAB_SIZE, make_run
 
 from megatron_sspo.batching.microbatch import make_microbatch
-from megatron_sspo.objective import Correction, sspo
+from megatron_sspo.objective import AtanLog, Correction, sspo
 from megatron_sspo.policy import forward_step
 from megatron_sspo.policy.own_loop import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
@@ -64,6 +65,22 @@ def test_the_example_is_short():
         ({"observed": [(1, 9)]}, r"'observed' of rollout 0 is \[\(1, 9\)\], and must be parts in order"),
         ({"observed": [(2, 1)]}, "must be parts in order"),
         ({"observed": [(0, 2), (1, 3)]}, "must be parts in order"),
+        ({"observed": [0, 1]}, r"'observed' of rollout 0 is \[0, 1\], and must be pairs \(first, beyond\) of whole"),
+        ({"observed": [(0, 1, 2)]}, r"must be pairs \(first, beyond\)"),
+        ({"observed": [(0, 1), (1, 2, 3)]}, r"must be pairs \(first, beyond\)"),
+        ({"observed": [(0.0, 1.0)]}, r"must be pairs \(first, beyond\)"),
+        ({"observed": 1}, r"must be pairs \(first, beyond\)"),
+        ({"prompt": [1.7, 2.0]}, "'prompt' of rollout 0 has wrong tokens: they are float64 .* must be integers"),
+        ({"prompt": [-1, 2]}, "'prompt' of rollout 0 has the token -1, and tokens are whole numbers of 0 or more"),
+        ({"prompt": [2**40, 2]}, "'prompt' of rollout 0 has wrong tokens: .* must fit into int32"),
+        ({"prompt": 5}, "'prompt' of rollout 0 has wrong tokens"),
+        ({"response": [3, -4, 5]}, "'response' of rollout 0 has the token -4"),
+        ({"response": 5}, "'response' of rollout 0 has wrong tokens"),
+        ({"advantage": 1e300}, r"'advantage' of rollout 0 is 1e\+300, which float32 cannot hold"),
+        (
+            {"old": [-1.0, -1e39, -2.0]},
+            r"'old' of rollout 0 is -1e\+39, which float32 cannot hold, at response token 1",
+        ),
     ],
 )
 def test_rollouts_that_would_train_something_else_are_refused(device, change, message):
@@ -80,6 +97,30 @@ def test_values_may_be_tensors_and_log_probs_of_observations_anything(device):
     old = torch.tensor([-1.0, NAN, -3.0], requires_grad=True)
     found = pack_rollouts([{**ROLLOUT, "advantage": torch.tensor(2.0), "old": old, "observed": [(1, 2)]}])
     assert found.advantages.tolist() == [2.0] and found.old_log_probs.tolist() == [-1.0, -3.0]
+
+
+def test_values_may_be_half_precision_and_observed_an_array(device):
+    given = {"old": torch.tensor([-1.0, -2.0, -3.0]).bfloat16(), "advantage": torch.tensor(2.0).bfloat16()}
+    given |= {"observed": np.array([[0, 1], [2, 3]]), "prompt": torch.tensor([1, 2])}
+    found = pack_rollouts([{**ROLLOUT, **given}])
+    assert found.advantages.tolist() == [2.0] and found.old_log_probs.tolist() == [-2.0]
+    assert found.tokens.tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"objective": "sspo()"}, r"objective is 'sspo\(\)', and must be an objective, such as sspo\(\)"),
+        ({"objective": AtanLog()}, "objective is AtanLog.* must be an objective"),
+        ({"objective": sspo}, "objective is the function sspo, and must be an objective"),
+        ({"penalties": {"kl_coef": 1.0}}, r"penalties is \{'kl_coef': 1.0\}, and must be a Penalties\(...\)"),
+        ({"correction": "truncated"}, r"correction is 'truncated', and must be a Correction\(...\)"),
+    ],
+)
+def test_a_step_with_arguments_of_another_type_is_refused(device, wrong, message):
+    options = {"objective": sspo(), "num_sequences": 1, "num_microbatches": 1, "vocab_size": 8, **wrong}
+    with pytest.raises(ValueError, match=message):
+        policy_step(options.pop("objective"), **options)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_policy import log_probs, make_run, read_batch, reference
 
+from megatron_sspo.batching.plan import Packing
 from megatron_sspo.batching.row import Section, pieces_of
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties, sspo
@@ -45,6 +46,14 @@ def test_log_probs_are_those_of_transformers(kind, folders, batches, device):
         expected = [log_probs(model, group.prompt, r) for group in batch for r in group.rollouts]
     for values, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(torch.tensor(values), wanted, rtol=0, atol=1e-5)
+
+
+def test_a_batch_is_planned_once_for_its_scattering_and_its_passes(folders, batches, device, monkeypatch):
+    policy, planned, plan = make_policy(folders["moe"], device, share=True), [], Packing._plan
+    monkeypatch.setattr(Packing, "_plan", lambda self, groups, most: planned.append(most) or plan(self, groups, most))
+    (batch,) = policy.scatter([read_batch(batches["moe"])])
+    policy.gradient(policy.old_log_probs(batch), sspo())
+    assert planned == [1, 2, 4]
 
 
 @pytest.mark.parametrize("max_padding", [math.inf, -1])  # pieces in two padded calls, and in a call for each
