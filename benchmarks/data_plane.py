@@ -37,6 +37,7 @@ from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.processes import agree
 from megatron_sspo.rollout.requests.format import RequestFormat
+from megatron_sspo.rollout.servers.weight_versions import version_name
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 GROUP, PROMPT, VOCABULARY = 16, 256, 151_936
@@ -104,7 +105,7 @@ def answers(sequences: int, length: int) -> list[dict[str, Any]]:
         meta = {
             "finish_reason": {"type": "stop"},
             "output_token_logprobs": [[value, token, None] for value, token in zip(log_probs, tokens, strict=True)],
-            "weight_version": "0",
+            "weight_version": version_name("run", 0),
         }
         found.append({"output_ids": tokens, "meta_info": meta})
     return found
@@ -140,10 +141,10 @@ def in_one_process(sequences: int, length: int, folder: Path) -> list[tuple[str,
     """Returns rows of (what, tuples, arrays)."""
     given, total = answers(sequences, length), sequences * length
     format = RequestFormat.__new__(RequestFormat)  # without a model's folder: only answers are parsed
-    format._routes, format._vocab_size = False, VOCABULARY
+    format._run, format._routes, format._vocab_size = "run", False, VOCABULARY
 
     def array_rollout(answer: dict[str, Any]) -> Rollout:
-        part = format.parse(answer)
+        part = format.parse(answer, PROMPT)
         return Rollout(
             tokens=part.tokens,
             rollout_log_probs=part.log_probs,

@@ -46,3 +46,21 @@ def test_an_answer_in_another_form_is_one_sentence(answer):
         UserError, match=r"the weights of http://127.0.0.1:3 cannot be compared, because it answers in an"
     ):
         checksums.compare(session)
+
+
+@pytest.mark.parametrize("ranks", [[], [0], [1], [0, 0], [0, 1, 1]])
+def test_every_rank_of_a_server_is_compared(ranks):
+    checksums = Checksums({"model_type": "llama", **SIZES}, tp_size=2, on_gpu=False)
+    for _ in checksums.observe([("model.embed_tokens.weight", torch.ones(64, 3))]):
+        pass
+    place = {"tp_size": 2, "pp_size": 1, "dp_size": 1}
+
+    def compare(given):
+        found = [{"checksums": checksums._found[n], "parallelism_info": [{**place, "tp_rank": n}]} for n in given]
+        checksums.compare(
+            SimpleNamespace(post=lambda *_: {0: {"ranks": found}}, servers={0: SimpleNamespace(url="http://a")})
+        )
+
+    compare([1, 0])
+    with pytest.raises(UserError, match="the weights of http://a cannot be compared"):
+        compare(ranks)

@@ -41,5 +41,5 @@ def test_servers_get_the_handles_of_their_gpus_and_no_gpu_waits_for_them(handles
     session = SimpleNamespace(servers={server: server.client}, num_bytes=0)
     session.begin, session.end, session.finish = (lambda *_: None for _ in range(3))
     session.start_each = lambda _, contents: requests.append(contents[server]["serialized_named_tensors"])
-    IpcTransport(bucket_bytes=8).send(session, [("a", torch.ones(2)), ("b", torch.ones(2))], 1)
+    IpcTransport(bucket_bytes=8).send(session, [("a", torch.ones(2)), ("b", torch.ones(2))], "run-1")
     assert requests == [["handle"]] * 2 and barriers == [1, 2]

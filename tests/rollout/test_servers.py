@@ -1,6 +1,7 @@
 """The start of a server, as far as it can be tested without SGLang."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,13 +15,20 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.build import build_servers
-from megatron_sspo.rollout.servers.options import Options, check_gpus
+from megatron_sspo.rollout.servers.options import Options, check, check_gpus
 from megatron_sspo.rollout.servers.process import ServerProcess, command_line, find_python
+
+PORT_TAKEN = (
+    "[2026-01-01 00:00:00] ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 30000): "
+    "address already in use\n"
+)
 
 
 def test_options_become_arguments():
     given = {"tp_size": 2, "skip_warmup": True, "disable_x": False, "nothing": None, "names": ["a", "b"]}
-    assert command_line(given) == ["--tp-size", "2", "--skip-warmup", "--names", "a", "b"]
+    given["overrides"] = {"rope": [1, None]}
+    overrides = ["--overrides", '{"rope": [1, null]}']
+    assert command_line(given) == ["--tp-size", "2", "--skip-warmup", "--names", "a", "b", *overrides]
 
 
 def test_a_missing_python(tmp_path):
@@ -47,14 +55,20 @@ def test_a_server_without_sglang_ends_with_a_message(tmp_path):
 def test_log_lines_of_an_earlier_process_are_ignored(tmp_path):
     """Covers a server that found its port taken: it is restarted, and writes into the same log."""
     log = tmp_path / "server.log"
-    log.write_text("address already in use\n")
+    log.write_text(PORT_TAKEN)
     process = ServerProcess(find_python(sys.executable), "sglang.launch_server", {}, {}, log=log, key="secret")
     process.start()
     try:
         assert "in use" not in process.exit_message()
         with open(log, "a") as output:
+            output.write("Receive: text='Why is my address already in use?'\n")
+        assert "in use" not in process.exit_message()
+        with open(log, "a") as output:
             output.write("x" * 200_000 + "\nlater\n")
         assert len(process.last_lines()) < 100_000 and process.last_lines().endswith("later")
+        with open(log, "a") as output:
+            output.write(PORT_TAKEN)
+        assert "could not bind its port, which is in use" in process.exit_message()
     finally:
         process.stop()
 
@@ -143,21 +157,23 @@ def test_too_few_gpus(tmp_path, gpus):
         made(tmp_path, num_servers=2, server={"tp_size": 2})
 
 
-def test_modules_of_the_trainer_do_not_shadow_packages(tmp_path):
+@pytest.mark.parametrize("safe_path", [{}, {"PYTHONSAFEPATH": "1"}])
+def test_modules_of_the_trainer_do_not_shadow_packages(tmp_path, safe_path):
     """Checks sys.path: the folder of the start script has modules with names such as `client` and `router`."""
     program = "import runpy, sys; runpy.run_module = lambda name, **_: print(sys.path, sys.argv)\n"
     program += "sys.argv = ['server_program.py', 'sglang.launch_server', '--x']; "
     program += f"exec(open({server_program.__file__!r}).read())"
+    plain = subprocess.check_output([sys.executable, "-Pc", "import sys; print(sys.path)"], env={}, text=True)
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={server_program.KEY: "-secret", server_program.PARENT: str(os.getpid())},
+        env={server_program.KEY: "-secret", server_program.PARENT: str(os.getpid()), **safe_path},
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
     assert "'server_program.py', '--x', '--api-key=-secret', '--admin-api-key=-secret'" in done.stdout
-    assert "megatron_sspo/rollout" not in done.stdout
+    assert "megatron_sspo/rollout" not in done.stdout and plain.strip() in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -177,3 +193,21 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
         return
     with pytest.raises(UserError, match="NCCL takes one process for each GPU"):
         check_gpus(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"urls": ("http://a:1", "http://b:1", "http://A:1/")}, "holds http://a:1 twice"),
+        ({"server": {"tensor_parallel_size": 2}}, "'tensor_parallel_size': call it tp_size"),
+        ({"server": {"tp-size": 2}}, "'tp-size': call it tp_size"),
+        ({"server": {"--tp_size": 2}}, "server has '--tp_size': write an option of SGLang as in"),
+        ({"server": {"port ": 2}}, "server has 'port '"),
+        ({"server": {5: 2}}, "server has 5"),
+        ({"router": {"": 2}}, "router has ''"),
+        ({"router": {"api-key": "x"}}, "which the run sets itself"),
+    ],
+)
+def test_options_that_would_be_misread(options, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        check(Options(**options))

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import socket
 
 import pytest
 
@@ -51,6 +52,42 @@ def test_a_closed_connection_is_reopened():
         return first, await client.post("/a", {"big": "x" * 10_000_000}, seconds=5)
 
     assert asyncio.run(served([http(200, '{"n": 1}'), None, http(200, '{"n": 2}')], twice)) == ({"n": 1}, {"n": 2})
+
+
+@pytest.mark.parametrize("path", ["/generate", "/init_weights_update_group", "/update_weights_from_distributed"])
+def test_a_request_that_may_have_begun_is_not_sent_twice(path):
+    """Covers requests whose second would be rejected as a duplicate, or would wait for a broadcast without end."""
+
+    async def once(client):
+        with pytest.raises(ServerError, match=f"{path}: ServerDisconnectedError"):
+            await client.post(path, {}, seconds=5)
+        return await client.post(path, {}, seconds=5)
+
+    assert asyncio.run(served([None, http(200, '{"n": 2}')], once)) == {"n": 2}
+
+
+def test_a_redirection_is_not_followed():
+    """A redirected POST request would become a GET request, with the key, to another address."""
+    moved = b"HTTP/1.1 301 x\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n"
+
+    async def once(client):
+        return await client.post("/a", {}, seconds=5)
+
+    with pytest.raises(ServerError, match="/a answered 301"):
+        asyncio.run(served([moved, http(200, '{"n": 2}')], once))
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_name_that_no_host_can_have(host):
+    async def once():
+        client = Client(f"http://{host}:1", "")
+        try:
+            await client.get("/a", seconds=5)
+        finally:
+            await client.close()
+
+    with pytest.raises(ServerError, match=f"http://{host}:1/a: "):
+        asyncio.run(once())
 
 
 @pytest.mark.parametrize(
@@ -111,3 +148,25 @@ def test_timeout_and_refused_connection():
 
     with pytest.raises(ServerError, match="/a: ClientConnectorError"):
         asyncio.run(nobody())
+
+
+def test_a_machine_that_does_not_answer(monkeypatch):
+    """Uses a socket whose queue of connections is full: Linux then ignores further ones."""
+    monkeypatch.setattr(client_module, "_CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+
+        async def once():
+            client = Client(f"http://127.0.0.1:{full.getsockname()[1]}", "")
+            try:
+                await client.get("/a", seconds=600)
+            finally:
+                await client.close()
+
+        with pytest.raises(ServerError, match="did not accept a connection within 0 s"):
+            asyncio.run(once())
+        for each in waiting:
+            each.close()

@@ -8,7 +8,6 @@ import pytest
 from megatron_sspo.arrays.convert import log_prob_array, token_array
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
-from megatron_sspo.rollout.servers.client import ServerError
 
 TOKENS = (5, 6, 7, 8)
 LOG_PROBS = (-1.0, -2.0, -3.0, -4.0)
@@ -17,7 +16,7 @@ LOG_PROBS = (-1.0, -2.0, -3.0, -4.0)
 @pytest.fixture
 def format():
     made = RequestFormat.__new__(RequestFormat)
-    made._routes, made._vocab_size = False, 10
+    made._run, made._routes, made._vocab_size = "run", False, 10
     return made
 
 
@@ -28,7 +27,7 @@ def answer(kind, tokens=TOKENS, **meta):
         "meta_info": {
             "finish_reason": {"type": kind},
             "output_token_logprobs": pairs,
-            "weight_version": "2",
+            "weight_version": "run-2",
             **meta,
         },
     }
@@ -39,20 +38,20 @@ def response(tokens, log_probs, *others):
 
 
 def test_a_complete_response(format):
-    assert format.parse(answer("length")) == response(TOKENS, LOG_PROBS, ((2, 4),), "length")
+    assert format.parse(answer("length"), 3) == response(TOKENS, LOG_PROBS, ((2, 4),), "length")
 
 
 @pytest.mark.parametrize(
     ("versions", "spans"),
     [
         (None, ((2, 3),)),
-        ([{"version": "1", "start": 0, "end": 2}, {"version": "2", "start": 2, "end": 4}], ((1, 2), (2, 1))),
-        ([{"version": "1", "start": 0, "end": 3}, {"version": "2", "start": 3, "end": 4}], ((1, 3),)),
+        ([{"version": "run-1", "start": 0, "end": 2}, {"version": "run-2", "start": 2, "end": 4}], ((1, 2), (2, 1))),
+        ([{"version": "run-1", "start": 0, "end": 3}, {"version": "run-2", "start": 3, "end": 4}], ((1, 3),)),
     ],
 )
 def test_the_last_token_of_an_aborted_response_is_dropped(format, versions, spans):
     """Checks that the last token is dropped: SGLang has not yet checked whether it ends the response."""
-    found = format.parse(answer("abort", **({"weight_versions": versions} if versions else {})))
+    found = format.parse(answer("abort", **({"weight_versions": versions} if versions else {})), 3)
     assert found == response(TOKENS[:-1], LOG_PROBS[:-1], spans, None)
 
 
@@ -60,18 +59,27 @@ def test_experts_that_the_server_has_not_recorded(format):
     """Covers kernels of SGLang that choose the experts themselves: its recorder then reports its zeros."""
     format._routes, format._num_experts, format._experts_per_token = True, 4, 2
     recorded = np.array([[1, 0], [3, 2]] * 3, dtype=np.int32)
-    found = format.parse(answer("length", routed_experts=base64.b64encode(recorded.tobytes()).decode()))
+    found = format.parse(answer("length", routed_experts=base64.b64encode(recorded.tobytes()).decode()), 3)
     assert found.routes.tolist() == recorded.reshape(-1).tolist()
     nothing = base64.b64encode(np.zeros_like(recorded).tobytes()).decode()
     with pytest.raises(UserError, match="expert 0 alone"):
-        format.parse(answer("length", routed_experts=nothing))
+        format.parse(answer("length", routed_experts=nothing), 3)
     format._experts_per_token = 1  # one expert each may well be expert 0
-    assert not format.parse(answer("length", routed_experts=nothing)).routes.any()
+    assert not format.parse(answer("length", routed_experts=nothing), 3).routes.any()
+
+
+@pytest.mark.parametrize("recorded", [[3, 2], [3, 2] * 2, [3, 4] * 6, [3, -1] * 6, [259, 3] * 6, []])
+def test_experts_of_other_tokens_or_that_do_not_exist(format, recorded):
+    """Checks six tokens that the model has processed, with two experts each: 259 would become 3 in a byte."""
+    format._routes, format._num_experts, format._experts_per_token = True, 4, 2
+    experts = base64.b64encode(np.array(recorded, np.int32).tobytes()).decode()
+    with pytest.raises(ValueError, match=r"malformed.*experts"):
+        format.parse(answer("length", routed_experts=experts), 3)
 
 
 @pytest.mark.parametrize("tokens", [(), (5,)])
 def test_an_aborted_response_of_one_token_is_empty(format, tokens):
-    assert format.parse(answer("abort", tokens)) == PartialResponse()
+    assert format.parse(answer("abort", tokens), 3) == PartialResponse()
 
 
 def damaged(**changes):
@@ -116,15 +124,26 @@ PAIRS = tuple(zip(LOG_PROBS, TOKENS, strict=True))
         damaged(output_ids=[5, 6, 7, 10**30], meta_info=rows(*PAIRS[:3], (-4.0, 10**30))),
         damaged(output_ids=[5, 6, 7, 8.5], meta_info=rows(*PAIRS[:3], (-4.0, 8.5))),
         damaged(meta_info={"weight_version": "default"}),
+        damaged(meta_info={"weight_version": "2"}),
+        damaged(meta_info={"weight_version": "other-2"}),
+        damaged(meta_info={"weight_version": "run-x"}),
         damaged(meta_info={"weight_version": None}),
         damaged(meta_info={"weight_version": float("inf")}),
         damaged(meta_info={"weight_versions": 3}),
-        damaged(meta_info={"weight_versions": [{"version": "1", "start": 0, "end": 2}]}),
-        damaged(meta_info={"weight_versions": [{"version": "1", "start": 0, "end": None}]}),
-        damaged(meta_info={"weight_versions": [{"version": "1"}]}),
+        damaged(meta_info={"weight_versions": [{"version": "run-1", "start": 0, "end": 2}]}),
+        damaged(meta_info={"weight_versions": [{"version": "run-1", "start": 0, "end": None}]}),
+        damaged(meta_info={"weight_versions": [{"version": "run-1"}]}),
+        damaged(
+            meta_info={
+                "weight_versions": [
+                    {"version": "run-2", "start": 0, "end": 3},
+                    {"version": "run-1", "start": 0, "end": 1},
+                ]
+            }
+        ),
     ],
 )
 def test_an_answer_that_no_model_gives_is_an_error_of_the_server(format, damaged):
     """A number that is not finite would spread to all weights; anything else would end the trainer with a traceback."""
-    with pytest.raises(ServerError):
-        format.parse(damaged)
+    with pytest.raises(ValueError, match=r"malformed|unknown finish_reason|has not sent"):
+        format.parse(damaged, 3)

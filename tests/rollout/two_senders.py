@@ -91,7 +91,7 @@ def main(how: str, file: Path) -> None:
             session = SyncSession(servers, submit)
             started, name = time.monotonic(), transport._name
             observed: list[str] = []
-            transport.send(session, gather, version, observer(observed))
+            transport.send(session, gather, f"run-{version}", observer(observed))
             found.append(
                 {
                     "left": list(session.servers),

@@ -33,6 +33,7 @@ from megatron_sspo.rollout.servers.options import Options, check, check_gpus
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router
+from megatron_sspo.rollout.servers.weight_versions import version_name
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport
@@ -102,6 +103,7 @@ class SGLangEngine:
         self._watch: concurrent.futures.Future[None] | None = None
         self._router: Router | None = None
         self._num_syncs = 0
+        self._name = secrets.token_hex(8)  # in the names of this engine's weight versions
         self._config = read_json(model_path / "config.json")
         self._released: set[Client] = set()
         self._metrics: dict[str, float] = {}
@@ -118,7 +120,8 @@ class SGLangEngine:
         )
         try:
             self._start(python)
-            self._requests = self._run(self._make_requests(RequestFormat(model_path, routes=options.routes)))
+            format = RequestFormat(model_path, run=self._name, routes=options.routes)
+            self._requests = self._run(self._make_requests(format))
         except BaseException:
             self.close()
             raise
@@ -180,7 +183,7 @@ class SGLangEngine:
         self._run(self.pool.await_any(), restart_failed=True)
         started = time.perf_counter()
         session = self._new_session()
-        self._send_weights(session, tensors, policy_version)
+        self._send_weights(session, tensors, version_name(self._name, policy_version))
         errors = list(session.failures.values())
         if not session.servers and errors and all(error.is_rejected for error in errors):
             raise UserError(f"the rollout servers reject the weights: {errors[0]}")
@@ -265,7 +268,7 @@ class SGLangEngine:
 
     # ------------------------------------------------------------------ weights
 
-    def _send_weights(self, session: SyncSession, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+    def _send_weights(self, session: SyncSession, tensors: Iterable[tuple[str, torch.Tensor]], version: str) -> None:
         options, is_busy = self._options, self._is_busy
         self._resume_memory(session)
         if is_busy:

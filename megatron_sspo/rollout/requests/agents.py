@@ -61,18 +61,35 @@ class ServedSampler:
         if parsers.reasoning:
             content = {"text": text, "reasoning_parser": parsers.reasoning}
             answer = await ask("/separate_reasoning", content, self._first)
-            found = Message("assistant", answer.get("text") or "", answer.get("reasoning_text") or "", found.calls)
+            text, reasoning = (_text("/separate_reasoning", answer, name) for name in ("text", "reasoning_text"))
+            found = Message("assistant", text, reasoning, found.calls)
         if parsers.tool_calls and tools:
             content = {"text": found.content, "tools": list(tools), "tool_call_parser": parsers.tool_calls}
             answer = await ask("/parse_function_call", content, self._first)
             try:
-                calls = [Call(call["name"], call["parameters"], new_call_id()) for call in answer.get("calls") or []]
+                given = [(call["name"], call["parameters"]) for call in answer.get("calls") or []]
             except (LookupError, TypeError) as error:
-                raise UserError(
-                    f"a server answered /parse_function_call in another form ({error!r}): {str(answer)[:200]}; install "
-                    "the release of SGLang that the documentation names"
-                ) from error
+                raise _in_another_form("/parse_function_call", answer, repr(error)) from error
+            if not all(isinstance(part, str) for call in given for part in call):
+                raise _in_another_form("/parse_function_call", answer, "a call is not text")
+            calls = [Call(name, arguments, new_call_id()) for name, arguments in given]
             if not all(is_encodable(call.arguments) for call in calls):
                 return found  # no client could send such a call again: it stays in the content
-            found = replace(found, content=answer.get("normal_text") or "", calls=tuple(calls))
+            content = _text("/parse_function_call", answer, "normal_text")
+            found = replace(found, content=content, calls=tuple(calls))
         return found
+
+
+def _text(path: str, answer: Mapping[str, Any], name: str) -> str:
+    """Returns a text of an answer, "" if it is missing."""
+    found = answer.get(name) or ""
+    if not isinstance(found, str):
+        raise _in_another_form(path, answer, f"{name} is not text")
+    return found
+
+
+def _in_another_form(path: str, answer: Mapping[str, Any], why: str) -> UserError:
+    return UserError(
+        f"a server answered {path} in another form ({why}): {str(answer)[:200]}; install the release of SGLang that "
+        "the documentation names"
+    )

@@ -16,7 +16,7 @@ from megatron_sspo.batching.routes import pack_routes
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.episodes import AgentEpisodes
-from megatron_sspo.rollout.servers.client import ServerError
+from megatron_sspo.rollout.servers.weight_versions import version_number
 from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling, join_spans
 from megatron_sspo.weights.transformers_config import read_config
@@ -71,10 +71,11 @@ class RequestFormat:
 
     Args:
         model_path: folder with config.json and tokenizer.
+        run: the identifier in the names of this run's weight versions: see `version_name`.
         routes: whether servers report the experts of each token.
     """
 
-    def __init__(self, model_path: Path, *, routes: bool) -> None:
+    def __init__(self, model_path: Path, *, run: str, routes: bool) -> None:
         config = read_config(model_path)
         self._tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
         self._end_tokens = sorted(end_tokens(model_path, config, self._tokenizer))
@@ -82,7 +83,7 @@ class RequestFormat:
         self._experts_per_token: int = getattr(config, "num_experts_per_tok", 0)
         self._max_positions: int = config.get_text_config().max_position_embeddings
         self._vocab_size: int = config.get_text_config().vocab_size
-        self._routes = routes
+        self._run, self._routes = run, routes
 
     def check(self, prompt: Prompt) -> None:
         """Raises UserError if the prompt is empty or leaves no room for a response."""
@@ -117,15 +118,15 @@ class RequestFormat:
             "return_routed_experts": self._routes,
         }
 
-    def parse(self, answer: Mapping[str, Any]) -> PartialResponse:
-        """Converts an answer. The last token of an aborted response is dropped.
+    def parse(self, answer: Mapping[str, Any], num_inputs: int) -> PartialResponse:
+        """Converts the answer to a request of `num_inputs` tokens. The last token of an aborted response is dropped.
 
         SGLang has not checked yet whether the response ends with that token: as an end token, at the end of a stop
         string, or by its length. The token is always sampled again: keeping it in some cases only would bias the
         distribution.
 
         Raises:
-            ServerError: the answer is malformed, or its weights come from no sync.
+            ValueError: the answer is malformed, or its weights come from no sync of this run.
             UserError: the server has not recorded the experts that it reports.
         """
         try:
@@ -140,13 +141,15 @@ class RequestFormat:
             self._check(tokens, log_probs)
             if kind == "abort":
                 tokens, log_probs = tokens[:-1], log_probs[:-1]
-            spans = _spans(meta, len(tokens))
+            named = _spans(meta, len(tokens))
             # An aborted response needs no routes: the last part has the routes of the whole response.
-            routes = self._pack_routes(meta) if self._routes and kind != "abort" else None
+            needs_routes = self._routes and kind != "abort"
+            routes = self._pack_routes(meta, num_inputs + len(tokens) - 1) if needs_routes else None
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            raise ServerError(f"a server's answer is malformed ({error!r}): {str(answer)[:300]}") from error
+            raise ValueError(f"the answer is malformed ({error!r}): {str(answer)[:300]}") from error
         if kind not in ("stop", "length", "abort"):
-            raise ServerError(f"a server ended a response with the unknown finish_reason {meta['finish_reason']}")
+            raise ValueError(f"the response ended with the unknown finish_reason {meta['finish_reason']}")
+        spans = tuple((version_number(self._run, version), count) for version, count in named)
         return PartialResponse(tokens, log_probs, spans, None if kind == "abort" else kind, routes)
 
     def _check(self, tokens: np.ndarray, log_probs: np.ndarray) -> None:
@@ -188,11 +191,12 @@ class RequestFormat:
     def _decode(self, tokens: np.ndarray) -> str:
         return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
 
-    def _pack_routes(self, meta: Mapping[str, Any]) -> np.ndarray:
+    def _pack_routes(self, meta: Mapping[str, Any], num_tokens: int) -> np.ndarray:
         """Packs the experts of every token except the last one, which the model has not processed.
 
         Raises:
             UserError: the server has recorded none.
+            ValueError: there is no such expert, or the experts are not those of `num_tokens` tokens.
         """
         chosen = np.frombuffer(base64.b64decode(meta["routed_experts"]), dtype=np.int32)
         # SGLang's buffer of zeros is untouched where a kernel chooses the experts itself, as its default on Blackwell
@@ -202,6 +206,12 @@ class RequestFormat:
                 'a rollout server reports expert 0 alone as the experts of a response, so routing_replay="R3" would '
                 'replay wrong ones: set rollouts.options.server={"moe_runner_backend": "triton"}, or choose "R2"'
             )
+        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < self._num_experts):
+            raise ValueError(f"experts {chosen.min()} to {chosen.max()} were chosen of {self._num_experts}")
+        if num_tokens and (not len(chosen) or len(chosen) % (num_tokens * self._experts_per_token)):
+            raise ValueError(
+                f"{len(chosen)} experts are not those of {num_tokens} tokens with {self._experts_per_token} each"
+            )
         return pack_routes(chosen, self._num_experts)
 
 
@@ -209,16 +219,20 @@ def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return freeze(np.concatenate([first, second])) if len(first) else second
 
 
-def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[int, int], ...]:
-    """Returns (policy version, number of tokens) for each span of tokens.
+def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[str, int], ...]:
+    """Returns (name of the weights' version, number of tokens) for each span of tokens.
 
     Raises:
-        ValueError: the version is not a number (a server without weights of a sync reports "default"), or the spans are
-            not those of all tokens.
+        ValueError: a version has no name, or the spans do not follow one another through all tokens.
     """
     found = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]
-    counts = [(span["version"], min(span["end"], num_tokens) - span["start"]) for span in found]
-    spans = tuple((int(version), count) for version, count in counts if count > 0)
-    if sum(count for _, count in spans) != num_tokens:
-        raise ValueError(f"weight versions are given for {spans}, and there are {num_tokens} tokens")
-    return spans
+    spans, end = [], 0
+    for span in found:
+        if span["start"] != end or not isinstance(span["version"], str):
+            raise ValueError(f"weight versions {found}")
+        end = span["end"]
+        if count := min(end, num_tokens) - span["start"]:
+            spans.append((span["version"], count))
+    if end < num_tokens:
+        raise ValueError(f"weight versions {found}, and there are {num_tokens} tokens")
+    return tuple(spans)

@@ -27,6 +27,7 @@ _ABORT_SECONDS = 60.0  # time limit for a server to return an aborted response
 _ASK_SECONDS = 30.0  # time limit of a request that samples nothing
 _FIRST_PAUSE, _MAX_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
 _POLL_SECONDS = 0.5
+_SHORTENED = 2  # tokens that SGLang takes off the limit of a response that fills the model's positions
 
 _NOTHING, _NO_PARSERS = PartialResponse(), Parsers()
 
@@ -224,7 +225,7 @@ class Requests:
         return is_late
 
     def _check_versions(self, more: PartialResponse, server: Server, first: int | None) -> None:
-        """Checks that this run has sent the weights that sampled a response; another trainer may use the server, too.
+        """Checks that the last syncs have reached the server of a response.
 
         Args:
             first: the version of the weights when the request began.
@@ -237,7 +238,7 @@ class Requests:
             if (first is not None and version < first) or (newest is not None and version > newest):
                 raise ServerError(
                     f"{server.client.url} has answered with weights of version {version}, which this run has not sent "
-                    "since the request began: another trainer may use this server, too"
+                    "since the request began: its last sync has not reached this server"
                 )
 
     @property
@@ -266,9 +267,7 @@ class Requests:
         try:
             await asyncio.wait({removed, answer}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
-                more, limit = self.format.parse(answer.result()), content["sampling_params"]["max_new_tokens"]
-                if len(more.tokens) > limit:
-                    raise ServerError(f"{client.url} sampled {len(more.tokens)} tokens where {limit} were asked for")
+                more = self._parse(answer.result(), content, client.url)
                 server.num_removals = 0
                 if len(more.tokens):
                     self._last_tokens = time.monotonic()
@@ -281,6 +280,30 @@ class Requests:
             timer.cancel()
             removed.cancel()
             answer.cancel()
+
+    def _parse(self, answer: Mapping[str, Any], content: Mapping[str, Any], url: str) -> PartialResponse:
+        """Converts an answer of a server or the router.
+
+        Raises:
+            ServerError: the answer is malformed, or its weights come from no sync of this run.
+            UserError: the server's cache cannot hold a response of the length that was asked for.
+        """
+        inputs, limit = content["input_ids"], content["sampling_params"]["max_new_tokens"]
+        try:
+            more = self.format.parse(answer, len(inputs))
+        except ValueError as error:
+            raise ServerError(f"{url}/generate: {error}") from error
+        if len(more.tokens) > limit:
+            raise ServerError(f"{url} sampled {len(more.tokens)} tokens where {limit} were asked for")
+        # SGLang lowers the limit of a request to what its cache can hold, without a word.
+        if more.finish_reason == "length" and len(more.tokens) < limit - _SHORTENED:
+            raise UserError(
+                f"{url} ended a response at its limit of tokens after {len(more.tokens)}, and {limit} were asked for "
+                f"after {len(inputs)}: its key-value cache is too small. Raise rollouts.options.server."
+                "mem_fraction_static, or max_total_tokens if it is set (on a CPU it is 20,000); or lower "
+                "rollouts.sampling.max_tokens"
+            )
+        return more
 
     def _abort(self, id: str, server: Server) -> None:
         """Aborts a request on its server; on all servers if a router has chosen the server."""

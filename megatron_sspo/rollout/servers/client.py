@@ -14,6 +14,9 @@ _CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 2.0  # less than the 5 s after which SGLang closes an idle connection
 _LONGEST_ANSWER = 1 << 30  # bytes; the experts of 131,072 tokens in 94 layers are half of it
 _PLAIN_TEXT_PATHS = ("/flush_cache",)  # endpoints that answer with plain text
+# Endpoints that must not get a request twice: SGLang rejects a second one of the same id, and would wait for a
+# broadcast or a process group that does not come again.
+_SENT_ONCE = ("/generate", "/init_weights_update_group", "/update_weights_from_distributed")
 
 
 class RequestRejected(UserError):
@@ -79,11 +82,15 @@ class Client:
             try:
                 status, text = await self._exchange(method, path, content, seconds)
             except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+                if path in _SENT_ONCE:
+                    raise
                 # The server may have closed the idle connection: the request is sent again, over a new one.
                 status, text = await self._exchange(method, path, content, seconds)
+        except aiohttp.ConnectionTimeoutError:
+            raise ServerError(f"{self.url} did not accept a connection within {_CONNECT_SECONDS:.0f} s") from None
         except TimeoutError:
             raise ServerError(f"{self.url}{path} did not answer within {seconds:.0f} s") from None
-        except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # UnicodeError: also of a host's name
             raise ServerError(f"{self.url}{path}: {type(error).__name__} {error}") from error
         if not 200 <= status < 300:
             is_rejected = status in (400, 401, 403, 404, 422)
@@ -108,7 +115,9 @@ class Client:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS)
             self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
         timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
-        async with self._session.request(method, self.url + path, json=content, timeout=timeout) as response:
+        # A redirection would send the key, and a POST request as a GET request, to another address.
+        options = {"json": content, "timeout": timeout, "allow_redirects": False}
+        async with self._session.request(method, self.url + path, **options) as response:
             answer = bytearray()
             async for part in response.content.iter_any():
                 answer += part

@@ -46,6 +46,7 @@ class Options:
         return (self.server or {}).get("tp_size", 1)
 
 
+_TP_SIZE = ("tp", "tp-size", "tensor_parallel_size", "tensor-parallel-size")  # other spellings of tp_size
 _SET_BY_THE_RUN = ("host", "port", "api_key", "admin_api_key")  # options of servers and of the router
 _NO_IPC = (
     'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
@@ -73,11 +74,19 @@ def check(options: Options) -> None:
     if not isinstance(tp_size, int) or isinstance(tp_size, bool) or tp_size < 1:
         raise UserError(f"{what}.server.tp_size is {tp_size!r}: it must be a whole number of 1 or more")
     for name in ("server", "router"):
-        if own := [key for key in getattr(options, name) or {} if key.replace("-", "_") in _SET_BY_THE_RUN]:
-            raise UserError(f"{what}.{name} has {own[0]!r}, which the run sets itself: leave it out")
+        for key in getattr(options, name) or {}:
+            if not isinstance(key, str) or not re.fullmatch(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*", key):
+                raise UserError(f'{what}.{name} has {key!r}: write an option of SGLang as in {{"tp_size": 2}}')
+            if key.replace("-", "_") in _SET_BY_THE_RUN:
+                raise UserError(f"{what}.{name} has {key!r}, which the run sets itself: leave it out")
+            if key in _TP_SIZE:
+                raise UserError(f"{what}.{name} has {key!r}: call it tp_size")
     for url in options.urls:
         if not re.fullmatch(r"https?://[^/\s]+/?", url):
             raise UserError(f"{what}.urls holds {url!r}: write a server's URL as http://10.0.0.1:30000")
+    urls = [url.rstrip("/").lower() for url in options.urls]
+    if twice := [url for number, url in enumerate(urls) if url in urls[:number]]:
+        raise UserError(f"{what}.urls holds {twice[0]} twice: name each server once")
     if options.transport == "ipc" and options.urls:
         raise UserError(_NO_IPC)
     count = len(options.urls) or options.num_servers

@@ -1,7 +1,9 @@
 """The SGLang processes that a run owns, servers and routers. They end with the run."""
 
 import contextlib
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +21,8 @@ from megatron_sspo.rollout.servers.environment_variables import without_trainer_
 
 _MAX_LOG_BYTES = 64 * 1024  # read from the end of a log
 _MAX_FOLDER_BYTES = 60  # bytes: a socket's path has at most 107, and SGLang's are some 42 longer than the folder
-_PORT_TAKEN = "address already in use"  # SGLang logs this and keeps running
+# SGLang logs this and keeps running; a prompt that it logs may have a part of it
+_PORT_TAKEN = re.compile(r"ERROR: +\[Errno \d+\] error while attempting to bind on address .*: address already in use")
 
 
 class ServerProcess:
@@ -101,7 +104,7 @@ class ServerProcess:
         A process that found its port taken counts as ended.
         """
         code = None if self._process is None else self._process.poll()
-        if code is None and self._process is not None and _PORT_TAKEN in self.last_lines():
+        if code is None and self._process is not None and _PORT_TAKEN.search(self.last_lines()):
             return f"the server {self.url} could not bind its port, which is in use, and hangs; see {self.log}"
         if code is None:
             return ""
@@ -157,12 +160,17 @@ def _compile_cache() -> str:
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """Converts {"tp_size": 2, "skip_warmup": True} to --tp-size 2 --skip-warmup."""
+    """Converts {"tp_size": 2, "skip_warmup": True} to --tp-size 2 --skip-warmup.
+
+    A mapping becomes JSON. False and None leave an option out; {"no_skip_warmup": True} is --no-skip-warmup.
+    """
     found: list[str] = []
     for name, value in arguments.items():
         option = "--" + name.replace("_", "-")
         if value is True:
             found.append(option)
+        elif isinstance(value, Mapping):
+            found += [option, json.dumps(value)]
         elif isinstance(value, Sequence) and not isinstance(value, str):
             found += [option, *map(str, value)]
         elif value is not False and value is not None:

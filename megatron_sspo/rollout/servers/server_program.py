@@ -40,7 +40,8 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))  # SGLang's workers inherit the mask
     if sys.platform == "linux":
         _fork_watcher()
-    sys.path.pop(0)  # this file's folder, whose modules could shadow packages
+    if not sys.flags.safe_path:
+        sys.path.pop(0)  # this file's folder, whose modules could shadow packages
     if os.environ.pop(FORK, ""):
         _fork_workers()
     key = os.environ.pop(KEY)

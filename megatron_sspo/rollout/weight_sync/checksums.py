@@ -79,6 +79,9 @@ class Checksums:
             try:
                 for rank in answer["ranks"]:
                     self._compare(url, rank["checksums"], rank["parallelism_info"][0])
+                ranks = sorted(rank["parallelism_info"][0]["tp_rank"] for rank in answer["ranks"])
+                if ranks != list(range(self._tp_size)):
+                    raise LookupError(f"ranks {ranks} of {self._tp_size}")
             except (LookupError, TypeError, AttributeError) as error:
                 raise UserError(
                     f"the weights of {url} cannot be compared, because it answers in another form ({error!r}): install "

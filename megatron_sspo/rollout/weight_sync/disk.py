@@ -25,7 +25,7 @@ class DiskTransport(Transport):
         self._source.config = read_json(model_path / "config.json")
 
     def send(
-        self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+        self, session: SyncSession, tensors: Iterable[NamedTensor], version: str, observe: Observe | None = None
     ) -> None:
         """Replaces all weights of the session's servers."""
 
@@ -41,7 +41,7 @@ class DiskTransport(Transport):
         content = {
             "model_path": str(path),
             "load_format": "safetensors",  # the servers were started without reading any weights
-            "weight_version": str(version),
+            "weight_version": version,
             "flush_cache": False,
         }
         session.post("/update_weights_from_disk", content)

@@ -91,7 +91,7 @@ class DistributedTransport(Transport):
         self._leaving: list[PendingRequests] = []
 
     def send(
-        self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+        self, session: SyncSession, tensors: Iterable[NamedTensor], version: str, observe: Observe | None = None
     ) -> None:
         """Replaces all weights of the session's servers."""
         session.begin()

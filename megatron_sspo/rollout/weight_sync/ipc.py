@@ -26,7 +26,7 @@ class IpcTransport(Transport):
         self._bucket_bytes = bucket_bytes
 
     def send(
-        self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+        self, session: SyncSession, tensors: Iterable[NamedTensor], version: str, observe: Observe | None = None
     ) -> None:
         """Replaces all weights of the session's servers, whose keys in the session have a list of GPU ids, `devices`.
 

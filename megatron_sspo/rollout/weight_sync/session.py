@@ -26,7 +26,7 @@ class Transport(Protocol):
     """A way to move weights to servers. By default rank 0 gets all of them, and there is nothing to release."""
 
     def send(
-        self, session: "SyncSession", tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+        self, session: "SyncSession", tensors: Iterable[NamedTensor], version: str, observe: Observe | None = None
     ) -> None:
         """Replaces all weights of the session's servers. Servers that fail, or miss some weights, leave the session.
 
@@ -34,6 +34,7 @@ class Transport(Protocol):
 
         Args:
             tensors: a stream, or the plan by which the trainer's ranks gather one.
+            version: the name of the weights' version, which servers report with the tokens that they sample.
             observe: sees every weight once, in the order of the stream.
         """
         ...
@@ -74,10 +75,10 @@ class SyncSession:
         self.post("/end_weight_update", {}, to=left_open)
         self.post("/begin_weight_update", {}, to=left_open)
 
-    def end(self, version: int) -> None:
+    def end(self, version: str) -> None:
         """Closes the update: from now on the servers have these weights."""
         self.post("/end_weight_update", {})
-        self.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+        self.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     def abort_update(self) -> None:
         """Ends an incomplete update. The stream cannot be repeated, so servers that missed a part need another sync.

@@ -23,7 +23,7 @@ class TensorTransport(Transport):
         self._bucket_bytes, self._tp_size = bucket_bytes, tp_size
 
     def send(
-        self, session: SyncSession, tensors: Iterable[NamedTensor], version: int, observe: Observe | None = None
+        self, session: SyncSession, tensors: Iterable[NamedTensor], version: str, observe: Observe | None = None
     ) -> None:
         """Replaces all weights of the session's servers."""
         session.begin()
