@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class Schedule:
             sharing_cost=SHARING_COST if has_transformer_engine() else 1.0,
         )
         # a batch is planned once for its scattering and its passes; the updates of a cycle are rarely more than 16
-        self._plan_of = lru_cache(maxsize=16)(partial(self._packing.plan, share_prompts=share_prompts))
+        self._plan_of = lru_cache(maxsize=16)(self._packing.plan)
         self._fixed_length = not transformer.variable_seq_lengths
         is_first = parallel_state.get_tensor_model_parallel_rank() == parallel_state.get_context_parallel_rank() == 0
         self._holders = Holders.agree(
@@ -105,7 +105,7 @@ class Schedule:
         return self._holders.scatter(batch, _indices(self._plan(batch)))
 
     def _plan(self, batch: Batch) -> Plan:
-        return self._plan_of(tuple(sharing_candidates(batch)))
+        return self._plan_of(tuple(sharing_candidates(batch)), share_prompts=self.share_prompts)
 
     def rank_batch(self, batch: Batch, *, replay: bool = True) -> RankBatch:
         """Returns this rank's part of the batch. Ranks of the same data-parallel rank get the same sequences.
