@@ -1,5 +1,6 @@
 """Rewards solutions from episodes in an environment (`environment/codeact.py`): r = r_answer + r_format."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,12 +8,14 @@ from megatron_sspo.config.kinds import Amount
 from megatron_sspo.reward import code
 from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
 from megatron_sspo.reward.answers.choices import OPPOSITES
-from megatron_sspo.reward.answers.compare import compare
+from megatron_sspo.reward.answers.compare import try_compare
 from megatron_sspo.reward.answers.quantities.number import read_number
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.types import Prompt
 
 _TAG = "solution"
+# What only a printout has, and no number or list of numbers: several lines, 007, 1.100.200
+_PRINTOUT = re.compile(r"\n|#|(?<![0-9.,])0[0-9]|[0-9]\.[0-9]+\.[0-9]")
 
 
 def reward(
@@ -88,17 +91,24 @@ def _extract_program(solution: str | None) -> str:
 def _compare_solution(gold: str, solution: str | None) -> str:
     if solution is None:
         return "no_solution"
-    same = compare(gold.strip(), solution) if _is_mathematical(gold) else _normalize(gold) == _normalize(solution)
+    same = try_compare(gold.strip(), solution) if _is_mathematical(gold) else _normalize(gold) == _normalize(solution)
     return "passed" if same else "failed"
 
 
 def _is_mathematical(gold: str) -> bool:
     """Returns whether other spellings of a gold answer are right; in a text, such as a printout, each letter counts."""
+    if _PRINTOUT.search(gold.strip()):
+        return False
     cleaned = clean(gold)
-    if not any(map(str.isalpha, gold)) or cleaned.lower() in OPPOSITES:
-        return True
-    _, items = split_list(cleaned, thousands=True)
-    return all(read_number(split_equation(item)[-1]) for item in items)
+    return cleaned.lower() in OPPOSITES or _holds_numbers(cleaned)
+
+
+def _holds_numbers(text: str) -> bool:
+    """Returns whether a text is a number, or a list of numbers or of such lists."""
+    brackets, items = split_list(text, thousands=True)
+    if not brackets and items == [text]:
+        return read_number(split_equation(text)[-1]) is not None
+    return all(map(_holds_numbers, items))
 
 
 def _normalize(text: str) -> str:

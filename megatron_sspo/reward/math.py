@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from megatron_sspo.config.kinds import Count, Positive
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.answers.answer import read_decimal_commas
-from megatron_sspo.reward.answers.compare import compare
+from megatron_sspo.reward.answers.compare import try_compare
 from megatron_sspo.reward.answers.quantities.number import read_number
 from megatron_sspo.reward.answers.verify import is_equivalent, prepare
 from megatron_sspo.reward.format import extract_answer, format_reward
@@ -79,7 +79,7 @@ class MathReward:
         for pair in dict.fromkeys(pairs):
             verdict = self._cache.get(pair)
             if verdict is None:
-                verdict = compare(*pair) if self._pool is not None else _is_exactly_equal(*pair)
+                verdict = try_compare(*pair) if self._pool is not None else _is_exactly_equal(*pair)
             if verdict is None:
                 undecided.append(pair)
             else:

@@ -4,6 +4,9 @@ import pytest
 
 from megatron_sspo.reward.answers.verify import is_equivalent
 
+MANY = ", ".join(map(str, range(1, 41)))
+MATRIX = r"\begin{pmatrix}" + r"\\".join(["1&2&3&4&5&6"] * 5 + ["1&2&3&4&6&1"]) + r"\end{pmatrix}"
+
 
 @pytest.mark.parametrize(
     ("gold", "answer", "right"),
@@ -27,6 +30,26 @@ from megatron_sspo.reward.answers.verify import is_equivalent
         ("x=2, y=-1", "- $x = 2$\n- $y = 1$", False),
         ("10-12", "-2", False),
         ("10-12", "10–12", True),
+        ("[]", "()", False),
+        ("()", "[]", False),
+        ("[[],[1]]", "[(),[1]]", False),
+        (r"\{1,2\}", r"\{1,1,2\}", True),
+        (r"\{1,2\}", "1, 1, 2", False),
+        ("7", r"\{7,7\}", False),
+        ("[0,2]", r"[0,1]\cup(1,2]", True),
+        ("[0,2]", r"(1,2]\cup[0,1.5)", True),
+        ("[0,2]", r"[0,1)\cup(1,2]", False),
+        ("[0,2]", r"[0,1]\cup[1,2)", False),
+        (r"[0,1]\cup[3,4]", r"[3,4]\cup[0,\frac{1}{2}]\cup[0.5,1]", True),
+        (r"\mathbb{R}", r"(-\infty,0]\cup(0,\infty)", True),
+        (r"\mathbb{R}", r"(-\infty,0)\cup(0,\infty)", False),
+        (MANY, MANY.replace(", ", ","), True),
+        (MANY, ", ".join(reversed(MANY.split(", "))), True),
+        (MANY, MANY.replace("40", "41"), False),
+        (f"({MANY})", f"({MANY}.0)", True),
+        (f"({MANY})", f"({MANY}.5)", False),
+        (MATRIX, MATRIX.replace("pmatrix", "bmatrix"), True),
+        (MATRIX, MATRIX.replace("pmatrix", "bmatrix").replace("6&1", "1&6"), False),
     ],
 )
 def test_lists(gold: str, answer: str, right: bool) -> None:

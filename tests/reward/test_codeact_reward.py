@@ -69,6 +69,14 @@ def test_solutions_are_compared_or_run_as_their_row_says(judge) -> None:
         ("x = 3, x = 4", "3 and 4", 1.0),
         ("[1, 2, 3]", "[1,2,3]", 1.0),
         (r"\frac{1}{2}", "1/2", 1.0),
+        ("[[1,2],[3,4]]", "[[1, 2], [3, 4]]", 1.0),
+        ("1 2\n3 4", "1 2\n3 4", 1.0),
+        ("1 2\n3 4", "1 2 3 4", 0.0),
+        ("*\n**", "* **", 0.0),
+        ("007", "7", 0.0),
+        ("# 5", "5", 0.0),
+        ("1.100.200", "1100200", 0.0),
+        ("[]", "()", 0.0),
     ],
 )
 def test_text_is_compared_exactly_and_numbers_by_value(judge, answer, solution, expected) -> None:

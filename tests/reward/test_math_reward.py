@@ -210,10 +210,34 @@ def test_compare_never_raises(seed: int) -> None:
         "$",
         "%",
     ]
-    pieces += ["\\overline{", "e9999999", "\\pm ", "½", "\ud800", "\x00", "٣", "²", "<", " and ", "1,234", "\\\\", "\n"]
+    pieces += [
+        "\\overline{",
+        "e9999999",
+        "\\pm ",
+        "½",
+        "\ud800",
+        "\x00",
+        "٣",
+        "²",
+        "<",
+        " and ",
+        "1,234",
+        "\\\\",
+        "\n",
+        "()",
+        "[]",
+    ]
     for _ in range(3000):
         gold, answer = ("".join(draw.choices(pieces, k=draw.randrange(1, 12))) for _ in range(2))
         assert compare(gold, answer) in (True, False, None)
+
+
+def test_a_comparison_that_raises_is_a_wrong_answer(monkeypatch) -> None:
+    """A fault of the comparison at one response of a model would end the run."""
+    monkeypatch.setattr("megatron_sspo.reward.answers.compare.clean", lambda _: [][0])
+    built = reward()
+    assert built.score([prompt("1")], [respond("2")])[0]["answer"] == 0.0
+    built.close()
 
 
 def test_a_worker_has_sympy_and_not_torch() -> None:

@@ -4,6 +4,10 @@ import time
 
 import pytest
 
+from megatron_sspo.reward.answers import intervals
+from megatron_sspo.reward.answers.answer import unbox
+from megatron_sspo.reward.answers.compare import compare
+from megatron_sspo.reward.answers.names import letters_of
 from megatron_sspo.reward.answers.verify import is_equivalent
 
 
@@ -598,6 +602,35 @@ def test_points_parameters_and_units_beside_a_box(gold: str, answer: str, right:
 )
 def test_words_and_letters_around_the_answer(gold: str, answer: str, right: bool) -> None:
     assert is_equivalent((gold, answer)) is right
+
+
+def test_comparisons_in_the_trainers_process_are_linear(monkeypatch) -> None:
+    """No deadline holds there: each side of an inequality is read once, and boxes do not multiply their contents."""
+    read = []
+    monkeypatch.setattr(intervals, "letters_of", lambda text: read.append(text) or letters_of(text))
+    assert compare("x < 3", "x<" * 900) is False
+    assert len(read) < 10 * 900
+    for answer in (r"\boxed" * 300, r"\boxed1" * 280, r"\boxed 1" * 250):
+        assert len(unbox(answer)) <= 2 * len(answer)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("5", "5x^0"),
+        ("5", r"\frac{5x}{x}"),
+        ("0", "0abc"),
+        ("0", r"0\sin x"),
+        ("1", "1^n"),
+        ("1", r"|e^{ix}|"),
+        ("(0,1)", "(0x,1)"),
+        ("x=0", "x=0y"),
+        (r"2\sqrt{3}", r"2\sqrt{3}+x-x"),
+        ("x^2", "x^2+y-y"),
+    ],
+)
+def test_letters_that_cancel_are_still_to_be_computed(gold: str, answer: str) -> None:
+    assert not is_equivalent((gold, answer))
 
 
 @pytest.mark.parametrize("answer", [r"\{" + r"a\cdot " * 200, r"\{(a" + r"\times b" * 200])

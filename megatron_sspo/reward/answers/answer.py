@@ -15,6 +15,7 @@ from megatron_sspo.reward.answers.words.restated import take_conclusion
 from megatron_sspo.reward.answers.words.spelled import respell_numerals
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
+_WORD_IN_BOX = re.compile(rf"(?:(?!{_BOX.pattern})\S)+")
 # What makes another value of a box beside it: `-\boxed{5}`, `2\boxed{5}`, `\sqrt{\boxed{5}}`, `\boxed{5}^2`.
 _BEFORE_BOX = re.compile(
     r"(?:(?<![-\s:])-|(?<=[^\n:-] )-|(?<=[0-9})] )-\s+|−\s*|^-|[0-9^/]|(?<!\*)\*|(?:(?<=[0-9])|(?<![^\s$]))\.|"
@@ -203,9 +204,9 @@ def unbox(text: str) -> str:
     position = previous = 0
     while match := _BOX.search(text, position):
         if text[match.end() : match.end() + 1] != "{":  # \boxed 7
-            word = re.match(r"\S+", text[match.end() :])
+            word = _WORD_IN_BOX.match(text, match.end())
             contents.append(word.group() if word else "")
-            position = match.end()
+            position = word.end() if word else match.end()
             continue
         previous, position = position, _end_of_group(text, match.end())
         if _is_part(text[: match.start()], text[position + 1 :]):

@@ -36,7 +36,7 @@ from megatron_sspo.reward.answers.rows import (
     spread_chains,
 )
 from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
-from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union
+from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union, join_intervals
 from megatron_sspo.reward.answers.unsolved import drop_equations
 from megatron_sspo.reward.answers.values import (
     RELATION,
@@ -62,7 +62,7 @@ from megatron_sspo.reward.answers.words.times import is_same_time, read_date
 LONGEST = 2000  # characters; a longer answer is wrong, unless it is identical to the gold answer
 _LONGEST_CHAIN = 20  # sides
 _LONGEST_CASES = 4  # all their orders are tried
-_LONGEST_LIST = 30  # items, since each may have to be compared with each
+_LONGEST_LIST = 30  # items of a set that are written in another way, since each may have to be compared with each
 
 _LARGE_INTEGER = re.compile("-?[0-9]{6,}")
 _INDIAN_GROUPS = re.compile(r"(?<![0-9,.])[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9,])")  # 1,00,000
@@ -163,6 +163,14 @@ def compare(gold: str, answer: str, formulas: Formulas | None = None) -> Verdict
     return verdict
 
 
+def try_compare(gold: str, answer: str) -> Verdict:
+    """Returns the verdict of `compare`; False if it raises, because no text of a model may end a run."""
+    try:
+        return compare(gold, answer)
+    except Exception:
+        return False
+
+
 def _in_spelling_of(gold: str, answer: str) -> str:
     """Returns the answer with a condition after a comma, binomials and groups of digits as the gold answer has them."""
     if "," in gold and RELATION.search(gold) and not _WORD_OF_CONDITION.search(gold):
@@ -182,7 +190,10 @@ def _as_unions(gold: str, answer: str) -> tuple[str, str]:
     are_other_names = names[0] and names[1] and names[0] != names[1]  # x \ne 3 is not y \ne 3
     has_exceptions = EXCEPTION.search(gold) or EXCEPTION.search(answer)
     if (has_exceptions and not are_other_names) or any((mark in gold) != (mark in answer) for mark in (r"\cup", "|")):
-        return as_union(gold), as_union(answer)
+        gold, answer = as_union(gold), as_union(answer)
+    gold, answer = join_intervals(gold), join_intervals(answer)
+    if REALS in (gold, answer):
+        gold, answer = (REALS if text == r"\mathbb{R}" else text for text in (gold, answer))
     return gold, answer
 
 
@@ -244,13 +255,13 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
     matrices = read_matrix(gold), read_matrix(answer)
     if matrices != (None, None):
         return _compare_matrices(gold, answer, matrices, formulas)
-    brackets, items = split_list(gold, thousands=True)
-    other_brackets, other_items = split_list(answer, thousands=True)
+    brackets, items = _split_list_or_set(gold, thousands=True)
+    other_brackets, other_items = _split_list_or_set(answer, thousands=True)
     if len(items) != len(other_items):  # "100,200" is a list where the other side has two items
         if _GROUP_OF_ZEROS.search(gold):  # "1,000,000" is none
             return False
-        brackets, items = split_list(gold, thousands=False)
-        other_brackets, other_items = split_list(answer, thousands=False)
+        brackets, items = _split_list_or_set(gold, thousands=False)
+        other_brackets, other_items = _split_list_or_set(answer, thousands=False)
     if len(items) == len(other_items) == 1:
         return _compare_items(items[0], other_items[0], formulas)
     if bool(RELATION.search(gold)) != bool(RELATION.search(answer)):  # 0 < x < 1 and (0, 1)
@@ -260,7 +271,7 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         if not any(mark in bare for mark in "([") or split_list(bare, thousands=False)[0] == "{}":
             return False  # 2 < x < 7 is neither 2, 7 nor {2, 7}
         return formulas.is_same(gold, answer) if formulas else None
-    if len(items) != len(other_items) or len(items) > _LONGEST_LIST:
+    if len(items) != len(other_items):
         return False
     if brackets != other_brackets and is_choice(gold if not brackets else answer):
         brackets, other_brackets = brackets or "{}", other_brackets or "{}"  # x = 1 or x = 2 is not the point (1, 2)
@@ -275,6 +286,13 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
             return counted[0] == counted[1]
         return _compare_sets(items, other_items, formulas)
     return all_of(_compare_lists(*pair, formulas) for pair in zip(items, other_items, strict=True))
+
+
+def _split_list_or_set(text: str, *, thousands: bool) -> tuple[str, list[str]]:
+    """Returns the result of `split_list`; members that a set in braces repeats are left out, unless one is left."""
+    brackets, items = split_list(text, thousands=thousands)
+    members = list(dict.fromkeys(items))
+    return brackets, members if brackets == "{}" and len(members) > 1 else items
 
 
 def _compare_cases(
@@ -336,7 +354,7 @@ def _compare_matrices(
     """Compares matrices cell by cell, and a vector with a point; products and sums of matrices by `formulas`."""
     golds, answers = matrices
     if golds is not None and answers is not None:
-        if len(golds) != len(answers) or len(golds[0]) != len(answers[0]) or len(golds) * len(golds[0]) > _LONGEST_LIST:
+        if len(golds) != len(answers) or len(golds[0]) != len(answers[0]):
             return False
         pairs = [pair for rows in zip(golds, answers, strict=True) for pair in zip(*rows, strict=True)]
         return all_of(_compare_items(*pair, formulas) for pair in pairs)
@@ -366,9 +384,16 @@ def _compare_matrices(
 
 def _compare_sets(items: list[str], others: list[str], formulas: Formulas | None) -> Verdict:
     """Returns whether two lists hold the same items in any order. Equality is transitive: the first match is enough."""
-    left = list(others)
-    is_undecided = False
+    left, rest = list(others), []
     for item in items:
+        if item in left:
+            left.remove(item)
+        else:
+            rest.append(item)
+    if len(rest) > _LONGEST_LIST:
+        return False
+    is_undecided = False
+    for item in rest:
         verdicts: list[Verdict] = []
         for other in left:
             is_set = item.startswith("\\{"), other.startswith("\\{")  # {1, {2}} is not {1, 2}

@@ -1,6 +1,7 @@
 """Reads inequalities as intervals: `0 < x \\le 1` is (0,1], `|x - 3| < 2` is (1,5); and `c > b > a` as an order."""
 
 import re
+from collections import Counter
 
 from megatron_sspo.reward.answers.names import SYMBOL, compact, in_one_spelling, letters_of
 from megatron_sspo.reward.answers.quantities.number import read_number
@@ -77,12 +78,13 @@ def _is_solved(text: str) -> bool:
 
 def _has_bare_name(parts: list[str]) -> bool:
     """Returns whether one side of an inequality is a name or a distance, whose letters no other side has."""
-    for place, part in enumerate(parts):
-        others = frozenset[str]().union(*map(letters_of, parts[:place] + parts[place + 1 :]))
-        is_name = SYMBOL.fullmatch(compact(part)) or _ABSOLUTE.fullmatch(compact(part))
-        if is_name and not letters_of(part) & others:
-            return True
-    return False
+    letters = list(map(letters_of, parts))
+    count = Counter(letter for found in letters for letter in found)
+    return any(
+        (SYMBOL.fullmatch(compact(part)) or _ABSOLUTE.fullmatch(compact(part)))
+        and all(count[letter] == 1 for letter in found)
+        for part, found in zip(parts, letters, strict=True)
+    )
 
 
 def read_order(text: str) -> tuple[list[str], list[str]] | None:

@@ -1,7 +1,9 @@
 """Reads sets of numbers with exceptions as unions of intervals: `x \\ne 3`, `|x| > 3`, `(1,3) \\setminus \\{2\\}`."""
 
 import itertools
+import math
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 
 from megatron_sspo.reward.answers.intervals import read_far, read_inequality
@@ -21,6 +23,8 @@ _AND_OTHER_THAN = re.compile(r"([(\[][^()\[\]]*[)\]]|[^,]+)\s*(?:,|\band\b)\s*(?
 _OUTSIDE = re.compile(
     r"(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*([(\[])([^()\[\],]+),([^()\[\],]+)([)\]])"
 )
+_INTERVAL = re.compile(r"([(\[])\s*([^(),\[\]]+?)\s*,\s*([^(),\[\]]+?)\s*([)\]])")
+_INFINITE = {r"\infty": math.inf, r"+\infty": math.inf, r"-\infty": -math.inf}
 _BOTH_SIGNS = re.compile(r"^\s*\\[pm][mp]\s*(.*)$")  # x \ne \pm 2
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
 
@@ -56,6 +60,53 @@ def as_union(text: str) -> str:
         f"{interval[0] if left == ends[0] else '('}{left},{right}{interval[-1] if right == ends[-1] else ')'}"
         for left, right in itertools.pairwise(ends)
     )
+
+
+def join_intervals(text: str) -> str:
+    """Returns a union of intervals in which those that touch or overlap are joined; any other text as it is.
+
+    It is for intervals whose ends are numbers or infinite: `[0,1] \\cup (1,2]` becomes `[0,2]`.
+    """
+    parts = [part.strip() for part in text.split(r"\cup")]
+    if len(parts) == 1 or len(text) > _LONGEST_SET:
+        return text
+    read = [_read_interval(part) for part in parts]
+    known = sorted((interval for interval in read if interval is not None), key=lambda interval: interval.begins)
+    if len(known) < len(parts):
+        return text
+    joined = known[:1]
+    for interval in known[1:]:
+        last = joined[-1]
+        if interval.begins > last.ends:
+            joined.append(interval)
+        elif interval.ends > last.ends:
+            joined[-1] = _Interval(last.begins, interval.ends, last.left, interval.right)
+    return r" \cup ".join(f"{each.left},{each.right}" for each in joined) if len(joined) < len(parts) else text
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """An interval, with its ends as they are written, and as pairs that tell whether it meets the one before.
+
+    A closed beginning is (low, 0) and an open one (low, 1); a closed end is (high, 1) and an open one (high, 0). An
+    interval touches or overlaps the one before if its beginning is not above that one's end.
+    """
+
+    begins: tuple[Fraction | float, int]
+    ends: tuple[Fraction | float, int]
+    left: str
+    right: str
+
+
+def _read_interval(text: str) -> _Interval | None:
+    match = _INTERVAL.fullmatch(text)
+    if match is None:
+        return None
+    low, high = (_INFINITE.get(end) or ((number := read_number(end)) and number.value) for end in match.group(2, 3))
+    if low is None or high is None or not low < high:
+        return None
+    begins, ends = (low, int(match[1] == "(")), (high, int(match[4] == "]"))
+    return _Interval(begins, ends, f"{match[1]}{match[2]}", f"{match[3]}{match[4]}")
 
 
 def _lie_between(ends: list[str], values: list[Fraction]) -> bool:

@@ -27,6 +27,7 @@ _CONDITION = re.compile(
     re.IGNORECASE,
 )
 _STATEMENT = re.compile(r"=|(?<![A-Za-z\\])[A-Za-z]{2}|[\u4e00-\u9fff]")  # "18, so x = 3" are two values
+_WORDS_OF_ANSWER = ("yes", "no", "true", "false")
 # "Answer: 12\n\nExplanation: ...", and "The answer is 12. We multiply 3 by 4."
 _EXPLANATION = re.compile(
     r"\n[-*#_ \t]*(?P<label>explanation|reason(?:ing)?|justification|notes?|proof|check|verification|confidence)"
@@ -74,8 +75,17 @@ def take_conclusion(text: str) -> str:
     start = max((match.end() for match in _END_OF_SENTENCE.finditer(text)), default=0)
     before = text[:start]
     is_conclusion = _CONCLUSION.match(text, start) and _STATEMENT.search(before)
-    if start and (is_conclusion or _ANNOUNCEMENT.match(text, start)) and not _ANNOUNCED.search(before):
+    is_announcement = _ANNOUNCEMENT.match(text, start) and not _is_other_answer(before, text[start:])
+    if start and (is_conclusion or is_announcement) and not _ANNOUNCED.search(before):
         text = text[start:]
     clauses = list(_END_OF_CLAUSE.finditer(text))
     before = text[: clauses[-1].start()] if clauses else ""
     return text[clauses[-1].end() :] if _STATEMENT.search(before) and not _CONDITION.search(before) else text
+
+
+def _is_other_answer(before: str, announcement: str) -> bool:
+    """Returns whether the text before an announcement is an answer itself, and another one: 41 in "41. Answer: 42"."""
+    bare = before.strip(" \n.*$")
+    if not bare or (_STATEMENT.search(bare) and bare.lower() not in _WORDS_OF_ANSWER):
+        return False
+    return not re.search(rf"(?<!\w){re.escape(bare)}(?!\w)", announcement, re.IGNORECASE)
