@@ -54,7 +54,7 @@ def test_a_closed_connection_is_reopened():
     assert asyncio.run(served([http(200, '{"n": 1}'), None, http(200, '{"n": 2}')], twice)) == ({"n": 1}, {"n": 2})
 
 
-@pytest.mark.parametrize("path", ["/generate", "/init_weights_update_group", "/update_weights_from_distributed"])
+@pytest.mark.parametrize("path", client_module._SENT_ONCE)
 def test_a_request_that_may_have_begun_is_not_sent_twice(path):
     """Covers requests whose second would be rejected as a duplicate, or would wait for a broadcast without end."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import inspect
 import os
 import secrets
@@ -32,7 +33,7 @@ from megatron_sspo.rollout.servers.gpu_memory import give_back_cached_memory, ha
 from megatron_sspo.rollout.servers.options import Options, check, check_gpus
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
-from megatron_sspo.rollout.servers.router import Router
+from megatron_sspo.rollout.servers.router import Router, RouterEnded
 from megatron_sspo.rollout.servers.weight_versions import version_name
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
@@ -188,8 +189,7 @@ class SGLangEngine:
         if not session.servers and errors and all(error.is_rejected for error in errors):
             raise UserError(f"the rollout servers reject the weights: {errors[0]}")
         self._run(self._record_session(session, policy_version))
-        if self._router is not None:
-            self._run(self._router.set_servers(self.pool.urls))
+        self._register_servers()
         self.pool.version = policy_version
         self._num_syncs += bool(session.servers)
         seconds = time.perf_counter() - started
@@ -345,7 +345,15 @@ class SGLangEngine:
         for failed in self.pool.restart_failed():
             self._submit(failed.close())
         if self._router is not None and self._router.restart():
-            self._run(self._router.set_servers(self.pool.urls))
+            self._register_servers()
+
+    def _register_servers(self) -> None:
+        """Registers the servers that hold the weights with the router, which is restarted if it has ended meanwhile."""
+        while self._router is not None:
+            self._router.restart()
+            with contextlib.suppress(RouterEnded):
+                self._run(self._router.set_servers(self.pool.urls))
+                return
 
 
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {

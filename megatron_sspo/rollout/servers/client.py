@@ -14,9 +14,15 @@ _CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 2.0  # less than the 5 s after which SGLang closes an idle connection
 _LONGEST_ANSWER = 1 << 30  # bytes; the experts of 131,072 tokens in 94 layers are half of it
 _PLAIN_TEXT_PATHS = ("/flush_cache",)  # endpoints that answer with plain text
-# Endpoints that must not get a request twice: SGLang rejects a second one of the same id, and would wait for a
-# broadcast or a process group that does not come again.
-_SENT_ONCE = ("/generate", "/init_weights_update_group", "/update_weights_from_distributed")
+# Endpoints that must not get a request twice: SGLang rejects a second one of the same id, would wait for a broadcast or
+# a process group that does not come again, and crashes if it is to release or resume memory twice.
+_SENT_ONCE = (
+    "/generate",
+    "/init_weights_update_group",
+    "/update_weights_from_distributed",
+    "/release_memory_occupation",
+    "/resume_memory_occupation",
+)
 
 
 class RequestRejected(UserError):

@@ -18,6 +18,10 @@ _POLL_SECONDS = 0.2
 _FIELDS = {"url", "id", "is_healthy"}  # of a worker
 
 
+class RouterEnded(UserError):
+    """Raised when the router's process has ended, and may be restarted."""
+
+
 class Router:
     """A router that the run owns. Only servers that hold the weights are registered with it.
 
@@ -68,6 +72,7 @@ class Router:
             urls: function that returns the servers' URLs; it is polled, so that a server that fails is not waited for.
 
         Raises:
+            RouterEnded: the router's process has ended.
             UserError: the router does not answer, or does not register the servers in time.
         """
         wanted: set[str] = set()
@@ -75,7 +80,8 @@ class Router:
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             if how := self._process.exit_message():
-                raise UserError(f"the router of the rollout servers ended: {how}")
+                kind = RouterEnded if self._process.has_ended else UserError
+                raise kind(f"the router of the rollout servers ended: {how}")
             wanted = urls()
             with contextlib.suppress(ServerError):
                 workers = {worker["url"]: worker for worker in await self._workers()}
