@@ -8,11 +8,15 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
 
-_PREFIX = "megatron-sspo-"
+
+def _prefix() -> str:
+    """Returns the beginning of the names of groups that processes of this PID namespace make, before their pids."""
+    return f"megatron-sspo-{os.stat('/proc/self/ns/pid').st_ino}-"
 
 
 class Cgroup:
@@ -49,14 +53,7 @@ class Cgroup:
 
     def kill(self) -> None:
         """Kills all processes that are left in the group, even if they left the sandbox's process tree."""
-        for _ in range(100):
-            pids = [int(pid) for name in self.procs_files for pid in Path(name).read_text(encoding="utf-8").split()]
-            if not pids:
-                return
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+        _kill_members(self._folders)
 
     def close(self) -> None:
         for folder in self._folders:
@@ -95,7 +92,7 @@ class Cgroups:
 
     def make(self, name: str, memory_bytes: int, processes: int) -> Cgroup:
         """Makes a group; `name` has to be unique within this process."""
-        folders = [parent / f"{_PREFIX}{os.getpid()}-{name}" for parent in self._parents]
+        folders = [parent / f"{_prefix()}{os.getpid()}-{name}" for parent in self._parents]
         return Cgroup(folders, memory_bytes, processes)
 
 
@@ -121,7 +118,7 @@ def own_groups() -> list[Path]:
 
 def _can_limit(parent: Path, controller: str) -> bool:
     """Returns whether a child group with this controller's limit can be made here."""
-    trial = parent / f"{_PREFIX}{os.getpid()}-trial"
+    trial = parent / f"{_prefix()}{os.getpid()}-trial"
     limit = {"memory": ("memory.max", "memory.limit_in_bytes"), "pids": ("pids.max",)}[controller]
     try:
         trial.mkdir()
@@ -134,12 +131,29 @@ def _can_limit(parent: Path, controller: str) -> bool:
 
 
 def _remove_stale(parent: Path) -> None:
-    """Removes the empty groups of processes that were killed."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    """Removes the groups of processes that were killed, and kills what is left in them.
+
+    Nothing ends bubblewrap's child if bubblewrap is killed together with its parent while it makes the sandbox.
+    """
+    for folder in parent.glob(f"{_prefix()}*"):
+        pid = folder.name.removeprefix(_prefix()).partition("-")[0]
         if not Path("/proc", pid).exists():
             with contextlib.suppress(OSError):
+                _kill_members([folder])
                 folder.rmdir()
+
+
+def _kill_members(folders: Iterable[Path]) -> None:
+    """Kills the processes of groups, and waits for their death."""
+    for _ in range(100):
+        pids = [int(pid) for folder in folders for pid in (folder / "cgroup.procs").read_text(encoding="utf-8").split()]
+        pids = [pid for pid in pids if pid]  # 0 is a process of another PID namespace, and for `kill` a group
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def _write(folder: Path, names: tuple[str, ...], value: int) -> None:

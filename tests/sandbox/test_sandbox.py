@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.sandbox import box
+from megatron_sspo.sandbox import box, cgroup
 from megatron_sspo.sandbox.cgroup import Cgroups
 from megatron_sspo.sandbox.image import Image
 from megatron_sspo.sandbox.sandbox import Sandbox
@@ -120,6 +120,23 @@ def test_threads_share_a_sandbox_and_each_call_has_its_own(patient: Sandbox) -> 
         uids = {slot.user.uid for slot in patient._free}
         assert len(uids) == len(patient._free) > 1, "each has a user of its own"
     assert_nothing_runs(patient)
+
+
+def test_what_a_killed_trainer_has_left_in_a_group_is_killed() -> None:
+    """Covers bubblewrap's child, which waits without end if its parent is killed before it has mapped the user."""
+    groups = Cgroups()
+    if not groups._parents:
+        pytest.skip("this process may make no control group")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    folder = groups._parents[0] / f"{cgroup._prefix()}{ended.pid}-left"
+    folder.mkdir()
+    with subprocess.Popen(["sleep", "60"]) as left:
+        (folder / "cgroup.procs").write_text(str(left.pid))
+        Cgroups()
+        assert left.wait(10) == -signal.SIGKILL
+    Cgroups()
+    assert not folder.exists()
 
 
 def test_close_leaves_no_process_file_or_cgroup() -> None:
