@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.checkpoint.manifest import Manifest, check_content, check_sizes, read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, read_checkpoint
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.manifest import Manifest, check_content, check_sizes, read_manifest
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.processes import agree, local

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.model import open_model
+from megatron_sspo.files.manifest import Manifest, checksums, files_of, write_manifest
 from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.copy import TensorCopier
@@ -306,6 +307,47 @@ def test_a_checkpoint_that_differs_from_its_manifest(pair, tmp_path, damage, mes
     damage(pair[1])
     with pytest.raises(UserError, match=message):
         convert(pair[1], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.fixture
+def updates(pair, tmp_path):
+    """Two checkpoints of a run, of equal sizes and other weights."""
+    for number, folder in ((40, pair[0]), (50, shutil.copytree(pair[0], tmp_path / "other"))):
+        if number == 50:
+            change(folder / HFFolder(folder).index["model.norm.weight"], model__norm__weight=torch.rand(16))
+        update = tmp_path / f"update-{number:06d}"
+        update.mkdir()
+        convert(folder, update / "trainer")
+        (update / "trainer" / "manifest.json").unlink()
+        write_manifest(update, Manifest(checksums(update, files_of(update)), {}))
+    return tmp_path / "update-000040", tmp_path / "update-000050"
+
+
+def test_a_sound_checkpoint_of_a_run(updates, pair, tmp_path):
+    (updates[1] / "notes.txt").touch()
+    convert(updates[1], tmp_path / "out")
+    assert verify(updates[1] / "trainer", tmp_path / "other").differences == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda old, new: shutil.copy(old / "trainer/__0_0.distcp", new / "trainer"), "the content of trainer/__0_0"),
+        (lambda old, new: shutil.copy(old / "manifest.json", new), "the content of trainer/__0_0.distcp is not what"),
+        (lambda old, new: (new / "trainer/common.pt").write_bytes(b""), "trainer/common.pt has 0 bytes"),
+        (lambda old, new: (new / "trainer/__9_0.distcp").touch(), "trainer/__9_0.distcp does not belong to it"),
+        (lambda old, new: (new / "manifest.json").write_text("{}"), "manifest.json cannot be read"),
+    ],
+)
+def test_a_checkpoint_of_a_run_that_differs_from_its_manifest(updates, tmp_path, monkeypatch, damage, message):
+    damage(*updates)
+    monkeypatch.chdir(updates[1] / "trainer")
+    for path in (updates[1], updates[1] / "trainer", Path()):
+        with pytest.raises(UserError, match=message):
+            convert(path, tmp_path / "out")
+        with pytest.raises(UserError, match=message):
+            verify(tmp_path / "other", path)
     assert not list(tmp_path.glob("out*"))
 
 

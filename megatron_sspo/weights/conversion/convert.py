@@ -94,6 +94,7 @@ def convert(
                 _remove_notes(destination)  # a kill had come between the last two steps
                 return Summary(direction, len(plan.targets), plan.num_bytes, 0)
             check_destination(destination, sources)
+            folder.check_content()
             print_padding(folder)
             bytes_copied = _write(folder, plan, destination, num_threads)
     return Summary(direction, len(plan.targets), plan.num_bytes, bytes_copied)
