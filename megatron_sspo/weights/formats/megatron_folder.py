@@ -13,7 +13,7 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.weights.family import check_counts, load_family, size
+from megatron_sspo.weights.family import architecture, check_counts, load_family, size
 from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys, Location
 from megatron_sspo.weights.formats.converted import PieceName, is_converted, read_checksums
 from megatron_sspo.weights.formats.model_folder import ModelFolder
@@ -59,6 +59,7 @@ class MegatronFolder(ModelFolder):
             )
         self.config: dict[str, Any] = read_json(self.config_folder / "config.json")
         family = load_family(self.config, self.config_folder)
+        self._check_own_config()
         self._run_manifest = read_run_manifest(self.path)
         self._tensors = read_index(self.path)
         check_counts(self.config, *_count_bounds(self._tensors), self.path)
@@ -95,6 +96,19 @@ class MegatronFolder(ModelFolder):
         if self._run_manifest is not None:
             files = {piece.file for _, _, tensor in self._used_tensors() for piece in tensor.pieces}
             check_run_content(self.path, self._run_manifest, files)
+
+    def _check_own_config(self) -> None:
+        """Checks that a configuration from elsewhere makes the model that the checkpoint's own config.json makes."""
+        own = self.path / "config.json"
+        if not own.is_file() or "model_type" not in (config := read_json(own)):  # another program's file
+            return
+        expected, given = architecture(config, self.path), architecture(self.config, self.config_folder)
+        for name in sorted({*expected, *given}):
+            if given.get(name) != expected.get(name):
+                raise UserError(
+                    f"{self.config_folder / 'config.json'} gives Megatron {name} {given.get(name)!r}, and {own} "
+                    f"{expected.get(name)!r}; leave --config out, or remove {own} if it is not that of these weights"
+                )
 
     def _used_tensors(self) -> Iterator[tuple[str, int, GlobalTensor]]:
         for location in {location.key: location for location in self._locations.values()}.values():
