@@ -15,8 +15,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from megatron_sspo.checkpoint.manifest import Entry, checksums_of_rank
 from megatron_sspo.errors import UserError, first_line
+from megatron_sspo.files.manifest import Entry, checksums_of_rank
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.parent import exit_with_parent
 from megatron_sspo.processes.stop import SIGNALS

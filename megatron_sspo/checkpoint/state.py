@@ -1,10 +1,11 @@
 """Reads and writes the state of a run except the trainer's tensors, atomically."""
 
+import contextlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def begin_checkpoint(folder: Path, update: int) -> Path:
     """Makes an empty folder with a name that no reader takes for a checkpoint, and removes incomplete older ones."""
     for left in folder.glob(_INCOMPLETE):
         remove(left)
-    temporary = folder / f".update-{update:06d}"
+    temporary = folder / f".update-{update:06d}-{secrets.token_hex(4)}"  # an older one may not be removable now
     (temporary / "trainer").mkdir(parents=True)
     return temporary
 
@@ -60,23 +61,25 @@ def describe_checkpoint(temporary: Path, state: State, extra: dict[str, Any]) ->
 
 def finish_checkpoint(temporary: Path, *, kept: int) -> Path:
     """Flushes the folder to disk, gives it its final name, and removes all but the newest `kept` checkpoints."""
-    final = temporary.with_name(temporary.name[1:])
+    final = temporary.with_name(temporary.name[1:].rpartition("-")[0])
     for path in (*temporary.rglob("*"), temporary):
         flush_to_disk(path)
     aside = [_set_aside(final)] if final.exists() else []  # the run was resumed from an older checkpoint
     temporary.rename(final)
     flush_to_disk(final.parent)
-    aside += [_set_aside(old) for old in list_checkpoints(final.parent)[:-kept]]
+    # A file that cannot be removed now, such as one that NFS keeps because an evaluation reads it, does not end the
+    # run: the next checkpoint removes it.
+    for old in list_checkpoints(final.parent)[:-kept]:
+        with contextlib.suppress(OSError):
+            aside.append(_set_aside(old))
     for path in aside:
-        # A file that cannot be removed now, such as one that NFS keeps because an evaluation reads it, does not end the
-        # run: the next checkpoint removes it.
         remove(path)
     return final
 
 
 def _set_aside(checkpoint: Path) -> Path:
     """Renames a checkpoint that is to be removed, so that a kill leaves no incomplete folder under the final name."""
-    return checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}-removed"))
+    return checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}-removed-{secrets.token_hex(4)}"))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -133,7 +136,7 @@ def _check_parts(path: Path, *names: str) -> None:
             raise UserError(f"the checkpoint {path} has no {name}: delete that folder to resume from an older one")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _damage_as_user_error(path: Path) -> Iterator[None]:
     try:
         yield

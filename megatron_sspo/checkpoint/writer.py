@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.checkpoint.manifest import Entry, Manifest, checksums, files_of, write_manifest
 from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.checkpoint.state import State, begin_checkpoint, describe_checkpoint, finish_checkpoint
 from megatron_sspo.errors import os_errors_as_user_errors
+from megatron_sspo.files.manifest import Entry, Manifest, checksums, files_of, write_manifest
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.watch.watchdog import Watchdog
 

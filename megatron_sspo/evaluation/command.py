@@ -154,6 +154,7 @@ def _generate_answers(
     display: Display,
 ) -> None:
     """Generates the missing answers, set by set."""
+    folder.check_content()
     with ExitStack() as stack:
         stack.callback(display.end)
         rewards, environments = open_rewards(run, stack), open_environments(run, stack)

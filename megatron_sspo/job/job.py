@@ -11,7 +11,6 @@ from typing import Any
 import torch.distributed as dist
 
 from megatron_sspo.batching.holders import outline
-from megatron_sspo.checkpoint.manifest import read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, State, list_checkpoints, read_checkpoint
 from megatron_sspo.checkpoint.writer import CheckpointWriter
 from megatron_sspo.config.overrides import config_to_json
@@ -22,6 +21,7 @@ from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.evaluation.parts import open_parts
 from megatron_sspo.evaluation.sets import held_out_streams
+from megatron_sspo.files.manifest import read_manifest
 from megatron_sspo.files.removing import remove
 from megatron_sspo.job.evaluations import Evaluations
 from megatron_sspo.job.memory_snapshot import snapshot_on_out_of_memory

@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.checkpoint.manifest import Manifest, check_content, check_sizes, read_manifest
 from megatron_sspo.checkpoint.state import LOOP_STATE, read_checkpoint
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.manifest import Manifest, check_content, check_sizes, read_manifest
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.processes import agree, local
@@ -16,7 +16,7 @@ from megatron_sspo.processes.console import pluralize
 from megatron_sspo.run import Parallel, Run, check_reference
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.types import Batch, rollouts_of
-from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.family import architecture
 
 _LAYOUT = "the layout is "
 _EFFECTS = {  # of a difference, by the beginning of its line
@@ -163,20 +163,13 @@ def _check_architecture(model: Path, checkpoint: Path) -> None:
     written = checkpoint / "trainer" / "config.json"
     if not written.exists():
         return
-    before, now = (_architecture(read_json(path), path.parent) for path in (written, model / "config.json"))
+    before, now = (architecture(read_json(path), path.parent) for path in (written, model / "config.json"))
     for name in now:
         if now[name] != before.get(name):
             raise UserError(
                 f"{model / 'config.json'} gives Megatron {name} {now[name]!r}, and {written} {before.get(name)!r}: "
                 "resume with the config.json of the checkpoint"
             )
-
-
-def _architecture(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns Megatron's arguments except for the number of positions, which changes no result."""
-    family = load_family(config, folder)
-    fields = {**family.transformer_fields(config), **family.model_fields(config)}
-    return {name: value for name, value in fields.items() if name != "max_sequence_length"}
 
 
 def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:

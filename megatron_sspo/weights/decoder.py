@@ -24,6 +24,7 @@ _PLAIN: Allowed = {
     "partial_rotary_factor": (1, None),
     "per_layer_config": (None, {}),
     "return_dict": (True,),
+    "auto_map": (None, {}),  # code in the model's folder, which is neither run nor copied
     "attribute_map": ({},),  # Transformers reads other fields in place of those that it names
     # and the fields of such an object in place of all
     **dict.fromkeys(("text_config", "decoder", "text_encoder", "generator"), (None,)),

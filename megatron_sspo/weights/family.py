@@ -80,6 +80,20 @@ def _load_family(config: Config) -> Family:
     return family
 
 
+def architecture(config: Config, folder: Path) -> dict[str, Any]:
+    """Returns Megatron's arguments for a model, except for the number of positions, which changes no result.
+
+    Args:
+        folder: the folder of config.json, for the message of an error.
+
+    Raises:
+        UserError: see `load_family`.
+    """
+    family = load_family(config, folder)
+    fields = {**family.transformer_fields(config), **family.model_fields(config)}
+    return {name: value for name, value in fields.items() if name != "max_sequence_length"}
+
+
 def size(config: Config, *names: str, default: int | None = None) -> int:
     """Returns a positive integer of config.json; all of the fields `names` mean the same, and one is enough."""
     found = {name: config[name] for name in names if config.get(name) is not None}

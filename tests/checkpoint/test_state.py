@@ -289,7 +289,8 @@ def test_what_lies_in_the_place_of_a_temporary_file_is_not_written_to(tmp_path: 
 def test_a_link_in_the_place_of_a_new_checkpoint_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".update-000004").symlink_to(tmp_path / "other")
+    for name in (".update-000004", ".update-000004-1a2b3c4d"):
+        (tmp_path / "run" / name).symlink_to(tmp_path / "other")
     assert save(tmp_path / "run", 4).is_dir()
     assert not list((tmp_path / "other").iterdir())
 
@@ -300,7 +301,7 @@ def test_metadata_that_json_has_no_word_for_becomes_text(tmp_path: Path) -> None
 
 
 def test_what_kills_have_left_is_removed_by_the_next_checkpoint(tmp_path: Path) -> None:
-    for left in (".update-000003", ".update-000002-removed"):
+    for left in (".update-000003", ".update-000003-1a2b3c4d", ".update-000002-removed-1a2b3c4d"):
         (tmp_path / left / "trainer").mkdir(parents=True)
     for left in (".update-000004", "update-000004"):
         (tmp_path / left).touch()
@@ -337,6 +338,30 @@ def test_a_file_in_use_of_an_old_checkpoint_is_removed_by_the_next_one(tmp_path:
         path = save(tmp_path, 2, kept=1)
     assert list_checkpoints(tmp_path) == [path]
     assert [found.name for found in save(tmp_path, 3, kept=1).parent.iterdir()] == ["update-000003"]
+
+
+@pytest.mark.parametrize("kept", [[1, 1, 1], [2, 2, 1]])
+def test_files_in_use_of_old_checkpoints_stop_no_later_one(tmp_path: Path, monkeypatch, kept: list[int]) -> None:
+    monkeypatch.setattr("megatron_sspo.checkpoint.state.remove", lambda path: None)
+    for left in (".update-000001", ".update-000001-removed"):
+        (tmp_path / left / "trainer").mkdir(parents=True)
+    for update, number in zip((1, 2, 1), kept, strict=True):
+        save(tmp_path, update, kept=number)
+    assert [path.name for path in list_checkpoints(tmp_path)] == [f"update-{2:06d}"]
+
+
+def test_an_old_checkpoint_that_cannot_be_renamed_stops_no_later_one(tmp_path: Path, monkeypatch) -> None:
+    old, rename = save(tmp_path, 1), Path.rename
+
+    def refuse(path, target):
+        if path == old:
+            raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        assert [old, save(tmp_path, 2, kept=1)] == list_checkpoints(tmp_path)
+    assert save(tmp_path, 3, kept=1).is_dir() and len(list_checkpoints(tmp_path)) == 1
 
 
 def test_a_checkpoint_has_its_name_when_all_of_it_is_on_the_disk(tmp_path: Path, monkeypatch) -> None:

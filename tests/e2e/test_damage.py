@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.checkpoint.manifest import checksums, read_manifest, write_manifest
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.manifest import checksums, read_manifest, write_manifest
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.recipe import load_recipe
 

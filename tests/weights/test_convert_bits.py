@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import zlib
 
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
-from megatron_sspo.weights.formats.hf_folder import HFFolder
+from megatron_sspo.weights.formats.hf_folder import HFFolder, write_folder
 from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.weights.folders import assert_same_bits, edit_json, tensors
 from tests.weights.tiny_checkpoints import KINDS, build
@@ -39,6 +40,21 @@ def test_round_trip_in_small_blocks(checkpoint, tmp_path, small_blocks, kind):
     convert(tmp_path / "megatron", tmp_path / "hf")
     assert len(list((tmp_path / "hf").glob("model-*.safetensors"))) > 1
     assert_same_bits(checkpoint(kind), tmp_path / "hf")
+
+
+def test_more_files_and_threads_than_a_process_may_open(checkpoint, tmp_path):
+    with HFFolder(checkpoint("qwen3_moe")) as source:
+        each = ((name, source.read(name)) for name in source.shapes())
+        write_folder(tmp_path / "hf", each, source=source, shard_bytes=1)
+    assert len(list((tmp_path / "hf").glob("*.safetensors"))) > 40
+    limits, is_open = resource.getrlimit(resource.RLIMIT_NOFILE), len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (is_open + 40, limits[1]))
+    try:
+        convert(tmp_path / "hf", tmp_path / "megatron", num_threads=16)
+        assert verify(tmp_path / "hf", tmp_path / "hf").differences == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert verify(checkpoint("qwen3_moe"), tmp_path / "megatron").differences == []
 
 
 @pytest.mark.parametrize("max_shard_size", ["1GB", "3KB"])

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.model import open_model
+from megatron_sspo.files.manifest import Manifest, checksums, files_of, write_manifest
 from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.copy import TensorCopier
@@ -143,6 +144,16 @@ def missing_records(folder):
     return r"__0_0.distcp is missing, which holds "
 
 
+def missing_objects(folder):
+    (folder / "nothing.distcp").unlink()
+    return "nothing.distcp is missing, which holds output_layer._extra_state"
+
+
+def missing_common_state(folder):
+    (folder / "common.pt").unlink()
+    return "has no common.pt, without which Megatron does not load it"
+
+
 def another_model(folder):
     edit_json(folder / "config.json", lambda config: config.update(num_hidden_layers=3))
     return r"of the wrong shape or dtype: .*linear_proj.weight \[2, 16, 48\] instead of \[3, 16, 48\]"
@@ -188,6 +199,8 @@ def no_backend(folder):
     [
         truncated_records,
         missing_records,
+        missing_objects,
+        missing_common_state,
         another_model,
         left_over,
         not_there,
@@ -306,6 +319,47 @@ def test_a_checkpoint_that_differs_from_its_manifest(pair, tmp_path, damage, mes
     damage(pair[1])
     with pytest.raises(UserError, match=message):
         convert(pair[1], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.fixture
+def updates(pair, tmp_path):
+    """Two checkpoints of a run, of equal sizes and other weights."""
+    for number, folder in ((40, pair[0]), (50, shutil.copytree(pair[0], tmp_path / "other"))):
+        if number == 50:
+            change(folder / HFFolder(folder).index["model.norm.weight"], model__norm__weight=torch.rand(16))
+        update = tmp_path / f"update-{number:06d}"
+        update.mkdir()
+        convert(folder, update / "trainer")
+        (update / "trainer" / "manifest.json").unlink()
+        write_manifest(update, Manifest(checksums(update, files_of(update)), {}))
+    return tmp_path / "update-000040", tmp_path / "update-000050"
+
+
+def test_a_sound_checkpoint_of_a_run(updates, pair, tmp_path):
+    (updates[1] / "notes.txt").touch()
+    convert(updates[1], tmp_path / "out")
+    assert verify(updates[1] / "trainer", tmp_path / "other").differences == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda old, new: shutil.copy(old / "trainer/__0_0.distcp", new / "trainer"), "the content of trainer/__0_0"),
+        (lambda old, new: shutil.copy(old / "manifest.json", new), "the content of trainer/__0_0.distcp is not what"),
+        (lambda old, new: (new / "trainer/common.pt").write_bytes(b""), "trainer/common.pt has 0 bytes"),
+        (lambda old, new: (new / "trainer/__9_0.distcp").touch(), "trainer/__9_0.distcp does not belong to it"),
+        (lambda old, new: (new / "manifest.json").write_text("{}"), "manifest.json cannot be read"),
+    ],
+)
+def test_a_checkpoint_of_a_run_that_differs_from_its_manifest(updates, tmp_path, monkeypatch, damage, message):
+    damage(*updates)
+    monkeypatch.chdir(updates[1] / "trainer")
+    for path in (updates[1], updates[1] / "trainer", Path()):
+        with pytest.raises(UserError, match=message):
+            convert(path, tmp_path / "out")
+        with pytest.raises(UserError, match=message):
+            verify(tmp_path / "other", path)
     assert not list(tmp_path.glob("out*"))
 
 
@@ -545,6 +599,23 @@ def test_another_configuration_for_a_hugging_face_folder(pair, tmp_path):
     assert verify(*pair, config_folder=pair[0]).differences == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm_topk_prob": False}, r"moe_router_pre_softmax True, and .*config.json False; leave --config out, or"),
+        ({"rms_norm_eps": 0.1}, r"layernorm_epsilon 0.1, and .*megatron/config.json 1e-06; leave --config out, or"),
+    ],
+)
+def test_a_configuration_that_contradicts_the_checkpoints_own(pair, tmp_path, changes, message):
+    edit_json(pair[0] / "config.json", lambda config: config.update(torch_dtype="float16", bos_token_id=5))
+    assert verify(*pair, config_folder=pair[0]).differences == []
+    edit_json(pair[0] / "config.json", lambda config: config.update(changes))
+    with pytest.raises(UserError, match=message):
+        convert(pair[1], tmp_path / "out", config_folder=pair[0])
+    (pair[1] / "config.json").write_text('{"of": "another program"}')
+    convert(pair[1], tmp_path / "out", config_folder=pair[0])
+
+
 def test_a_source_that_links_to_itself(tmp_path, capsys):
     (tmp_path / "loop").symlink_to("loop")
     assert main(["convert", str(tmp_path / "loop"), str(tmp_path / "out")]) == 2
@@ -618,6 +689,53 @@ def test_destination_inside_a_source(pair, tmp_path):
     assert content_of(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda partial, other: partial.symlink_to(other),
+        lambda partial, other: partial.touch(),
+        lambda partial, other: os.mkfifo(partial),
+        lambda partial, other: partial.symlink_to("nowhere"),
+    ],
+)
+def test_a_partial_folder_that_is_a_link_or_no_folder(pair, tmp_path, make):
+    (tmp_path / "other").mkdir()
+    make(tmp_path / "out.partial", tmp_path / "other")
+    with pytest.raises(UserError, match=r"out.partial, where the work is done, is a link or not a folder; remove it"):
+        convert(pair[0], tmp_path / "out")
+    assert not list((tmp_path / "other").iterdir())
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "config.json", "journal.jsonl", "common.pt", "a/b"])
+def test_links_in_a_partial_folder_are_not_followed(pair, tmp_path, monkeypatch, name):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(TensorCopier, "run", interrupt)
+        convert(pair[0], tmp_path / "out")
+    (tmp_path / "victim").write_text("mine")
+    link = tmp_path / "out.partial" / name
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=rf"{link} is not a file of a conversion but a link or a device; remove "):
+        convert(pair[0], tmp_path / "out")
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_an_empty_fingerprint_beside_other_files_is_no_conversion(pair, tmp_path):
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "fingerprint").touch()
+    convert(pair[0], tmp_path / "out")  # which was killed before it wrote there
+    (tmp_path / "other.partial").mkdir()
+    for name in ("fingerprint", "config.json"):
+        (tmp_path / "other.partial" / name).touch()
+    with pytest.raises(UserError, match=r"other.partial exists and is not an unfinished conversion"):
+        convert(pair[0], tmp_path / "other")
+
+
 def test_partial_folder_of_other_content_is_kept(pair, tmp_path):
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "notes.txt").write_text("mine")
@@ -648,6 +766,14 @@ def test_a_damaged_file_beside_the_weights_is_not_copied(pair, tmp_path, name, c
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(content)
     with pytest.raises(UserError, match=rf"{file} is not"):
+        convert(pair[kind], tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_code_of_a_model_is_refused(pair, tmp_path, kind):
+    (pair[kind] / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["tokenization_x.X", null]}}')
+    with pytest.raises(UserError, match=r"tokenizer_config.json names code of its own \(auto_map\)"):
         convert(pair[kind], tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
 

@@ -128,6 +128,27 @@ def test_the_notes_of_another_conversion_in_a_finished_folder(pair, tmp_path, mo
         convert(pair[0], tmp_path / "out", dtype=torch.bfloat16)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda out: (out / "__0_0.distcp").unlink(),
+        lambda out: os.truncate(out / "__0_0.distcp", 1000),
+        lambda out: (out / "config.json").write_text("{}"),
+        lambda out: (out / "common.pt").unlink(),
+        lambda out: (out / "manifest.json").unlink(),
+        lambda out: (out / "tokenizer.json").write_text("[]"),
+    ],
+)
+def test_a_finished_folder_that_was_changed_meanwhile(pair, tmp_path, monkeypatch, damage):
+    (pair[0] / "tokenizer.json").write_text("{}")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(convert_module, "_remove_notes", stop_after(0))
+        convert(pair[0], tmp_path / "out")
+    damage(tmp_path / "out")
+    with pytest.raises(UserError, match="out exists and is not an empty folder"):
+        convert(pair[0], tmp_path / "out")
+
+
 def notes(partial):
     """Returns the steps that the journal of an unfinished conversion has noted, one per line."""
     lines = (partial / "journal.jsonl").read_text().splitlines() if (partial / "journal.jsonl").exists() else []

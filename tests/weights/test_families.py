@@ -282,6 +282,7 @@ def test_head_dim_and_groups_may_be_absent():
         ("is_causal", None),
         ("attention_chunk_size", 8),  # and its key-value cache then forgets tokens
         ("per_layer_config", {"1": {"rms_norm_eps": 0.1}}),
+        ("auto_map", {"AutoConfig": "configuration_x.XConfig"}),
         ("return_dict", False),  # and its models then raise an error
         ("attribute_map", {"rms_norm_eps": "initializer_range"}),  # and it then reads the latter field for the former
         ("attribute_map", None),  # and its configuration then raises an error

@@ -153,6 +153,16 @@ def test_two_checkpoints_in_one_folder(sharded):
         HFFolder(sharded)
 
 
+def test_files_of_tensors_that_are_not_read(checkpoint, sharded, tmp_path):
+    single = shutil.copytree(checkpoint("llama"), tmp_path / "single")
+    for folder in (single, sharded):
+        (folder / "consolidated.safetensors").touch()
+        HFFolder(folder)
+        (folder / "model-00016-of-00015.safetensors").touch()
+        with pytest.raises(UserError, match=r"model-00016-of-00015.safetensors is not part of the model in model.safe"):
+            HFFolder(folder)
+
+
 def test_an_index_of_the_one_file(checkpoint, tmp_path):
     """Some programs write an index with every model, also if all tensors are in one file."""
     folder = shutil.copytree(checkpoint("llama"), tmp_path / "hf")

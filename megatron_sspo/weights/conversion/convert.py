@@ -20,7 +20,13 @@ from megatron_sspo.weights.conversion.copy import TensorCopier
 from megatron_sspo.weights.conversion.plan import Plan, make_plan
 from megatron_sspo.weights.conversion.progress import Meter, print_padding
 from megatron_sspo.weights.formats import torch_dist
-from megatron_sspo.weights.formats.companions import check_text_files, copy_tokenizer_files, write_config
+from megatron_sspo.weights.formats.companions import (
+    check_text_files,
+    check_tokenizer_files,
+    config_text,
+    copy_tokenizer_files,
+    write_config,
+)
 from megatron_sspo.weights.formats.converted import MANIFEST
 from megatron_sspo.weights.formats.destination import check_destination, flush_folder, partial_path, publish, real_path
 from megatron_sspo.weights.formats.hf_folder import HFFolder
@@ -90,10 +96,11 @@ def convert(
             check_config_folder(config_folder, folder)
             check_text_files(folder.config_folder)
             plan = make_plan(folder, dtype)
-            if published is not None and published == _fingerprint(folder, plan):
+            if published == _fingerprint(folder, plan) and _is_whole(folder, plan, destination):
                 _remove_notes(destination)  # a kill had come between the last two steps
                 return Summary(direction, len(plan.targets), plan.num_bytes, 0)
             check_destination(destination, sources)
+            folder.check_content()
             print_padding(folder)
             bytes_copied = _write(folder, plan, destination, num_threads)
     return Summary(direction, len(plan.targets), plan.num_bytes, bytes_copied)
@@ -140,8 +147,13 @@ def _locked(partial: Path, fingerprint: str, num_bytes: int) -> Iterator[None]:
     """Creates the folder of an unfinished conversion, or reopens it, and locks it against other processes."""
     note = partial / _FINGERPRINT
     partial.mkdir(parents=True, exist_ok=True)
-    if any(partial.iterdir()) and not note.is_file():
+    names = os.listdir(partial)
+    # a conversion writes the fingerprint before it makes another file
+    if names and not (note.is_file() and (names == [_FINGERPRINT] or note.stat().st_size)):
         raise UserError(f"{partial} exists and is not an unfinished conversion; remove it or write somewhere else")
+    for entry in sorted(partial.rglob("*")):
+        if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):  # its target would be written
+            raise UserError(f"{entry} is not a file of a conversion but a link or a device; remove {partial}")
     descriptor = os.open(note, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         try:
@@ -186,7 +198,7 @@ def _finish(folder: ModelFolder, partial: Path, destination: Path, plan: Plan, c
     if plan.tensors:
         torch_dist.write_index(partial, plan.tensors, plan.aliases, plan.none_keys)
     copy_tokenizer_files(folder.config_folder, partial)
-    write_config(folder.config, partial, {target.dtype for target in plan.targets})
+    write_config(folder.config, partial, plan.dtypes)
     (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     flush_folder(partial)
     # The notes stay until the folder has its name, so that a kill or an error before loses no work.
@@ -204,6 +216,22 @@ def _published(destination: Path) -> str | None:
     with open_file(note) as file:
         found = file.read(1000).decode(errors="replace")
     return found.removesuffix(_COMPLETE) if found.endswith(_COMPLETE) else None
+
+
+def _is_whole(folder: ModelFolder, plan: Plan, destination: Path) -> bool:
+    """Returns whether a destination has the files that the conversion writes; of the large ones, sizes are compared."""
+    texts = {
+        destination / file.relative_to(folder.config_folder): file.read_bytes()
+        for file in check_tokenizer_files(folder.config_folder)
+    }
+    texts[destination / "config.json"] = config_text(folder.config, plan.dtypes).encode()
+    sizes = {destination / name: num_bytes for name, num_bytes in plan.files}
+    others = [destination / name for name in (MANIFEST, *(torch_dist.INDEX_FILES if plan.tensors else ()))]
+    return (
+        all(path.is_file() for path in [*texts, *sizes, *others])
+        and all(path.stat().st_size == num_bytes for path, num_bytes in sizes.items())
+        and all(path.read_bytes() == text for path, text in texts.items())
+    )
 
 
 def _remove_notes(destination: Path) -> None:

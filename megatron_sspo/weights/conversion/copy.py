@@ -14,7 +14,7 @@ from isal.isal_zlib import crc32
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion.journal import ConversionProgress, Journal
-from megatron_sspo.weights.formats.stored import Files, StoredTensor
+from megatron_sspo.weights.formats.stored import Files, StoredTensor, files_per_thread
 from megatron_sspo.weights.formats.torch_record import RecordFrame
 
 BLOCK_BYTES = 1024**2  # read, checksummed and written at a time; fits into a core's cache
@@ -96,6 +96,7 @@ class TensorCopier:
 
     def run(self, num_threads: int) -> list[int]:
         """Copies the remaining tensors and flushes them to disk. Returns the CRC-32 of every target's bytes."""
+        self._files.most_open = files_per_thread(num_threads, len(self._descriptors))
         done = [self._journal.done.get(number, ConversionProgress()) for number in range(len(self._targets))]
         work = _WorkQueue((target.file, i) for i, target in enumerate(self._targets) if not done[i].finished)
 

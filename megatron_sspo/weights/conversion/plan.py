@@ -39,6 +39,11 @@ class Plan:
         """The number of bytes of all tensors."""
         return sum(target.num_bytes for target in self.targets)
 
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """The dtypes of all tensors."""
+        return {target.dtype for target in self.targets}
+
 
 def make_plan(folder: ModelFolder, dtype: torch.dtype | None) -> Plan:
     """Plans the conversion of a folder into the other kind.

@@ -42,6 +42,7 @@ def verify(first: str | Path, second: str | Path, *, config_folder: Path | None 
     with os_errors_as_user_errors(), open_folder(first, config_folder) as a, open_folder(second, config_folder) as b:
         check_config_folder(config_folder, a, b)
         for folder in (a, b):
+            folder.check_content()
             print_padding(folder)
         return _compare(a, b)
 

@@ -62,7 +62,7 @@ def check_tokenizer_files(source: Path) -> list[Path]:
 
 
 def check_text_files(source: Path) -> None:
-    """Raises UserError if one of the files that travel with the weights is cut off, or is no text where it should be.
+    """Raises UserError if one of the files that travel with the weights is cut off, is no text, or names code.
 
     Only files that Transformers reads as JSON or as text are read; a license is copied in any encoding.
     """
@@ -70,17 +70,26 @@ def check_text_files(source: Path) -> None:
         if file.match(_LICENSE):
             continue
         if file.suffix == ".json":
-            read_json(file)
+            if read_json(file).get("auto_map"):
+                raise UserError(
+                    f"{file} names code of its own (auto_map), which is neither run nor copied; save the tokenizer "
+                    "with a class of Transformers"
+                )
         elif file.suffix in (".jinja", ".txt"):
             read_text(file)
 
 
 def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.dtype]) -> None:
-    """Writes config.json. If all tensors have one dtype, config.json's dtype field is set to it."""
+    """Writes config.json, see `config_text`."""
+    (folder / "config.json").write_text(config_text(config, dtypes), encoding="utf-8")
+
+
+def config_text(config: dict[str, Any], dtypes: Collection[torch.dtype]) -> str:
+    """Returns the content of config.json. If all tensors have one dtype, the dtype field is set to it."""
     config = dict(config)
     if len(dtypes) == 1:
         # Transformers 5 writes `dtype`, earlier versions `torch_dtype`; both read the latter.
         fields = [field for field in ("dtype", "torch_dtype") if field in config] or ["torch_dtype"]
         config.update(dict.fromkeys(fields, str(*dtypes).removeprefix("torch.")))
     # in ASCII, because a path that is not UTF-8 has lone surrogates, which UTF-8 cannot encode
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return json.dumps(config, indent=2) + "\n"

@@ -24,7 +24,10 @@ def check_destination(path: Path, sources: Iterable[Path] = ()) -> None:
                 raise UserError(f"{path} would be written into {source}, which is read; write somewhere else")
     if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not an empty folder; remove it or write somewhere else")
-    for target in (path, partial_path(path)):
+    partial = partial_path(path)
+    if partial.is_symlink() or (partial.exists() and not partial.is_dir()):
+        raise UserError(f"{partial}, where the work is done, is a link or not a folder; remove it")
+    for target in (path, partial):
         if os.path.ismount(target):
             raise UserError(f"{target} is a mount point, which cannot be renamed; write into a folder inside it")
     parent = next(parent for parent in path.parents if parent.exists())

@@ -44,6 +44,7 @@ class HFFolder(ModelFolder):
         self._check_kind()
         self.config: dict[str, Any] = read_json(self.path / "config.json")
         self.index: dict[str, str] = self._read_index()
+        self._check_no_other_files()
 
     @cached_property
     def stored(self) -> Mapping[str, StoredTensor]:
@@ -130,6 +131,15 @@ class HFFolder(ModelFolder):
             if not (self.path / file_name).is_file():
                 raise UserError(f"{index} names {file_name}, which is not in the folder; download it")
         return dict(weight_map)
+
+    def _check_no_other_files(self) -> None:
+        """Refuses files of a model's tensors that are not read; those of another name belong to other programs."""
+        found = {file.name for file in self.path.glob("model-[0-9]*-of-[0-9]*.safetensors")}
+        if left := sorted(found - set(self.index.values())):
+            whole = INDEX if os.path.lexists(self.path / INDEX) else _SINGLE
+            raise UserError(
+                f"{self.path / left[0]} is not part of the model in {whole}; remove it, or get the folder again"
+            )
 
 
 def hub_snapshot(path: Path) -> Path | None:

@@ -13,10 +13,11 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.weights.family import check_counts, load_family, size
+from megatron_sspo.weights.family import architecture, check_counts, load_family, size
 from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys, Location
 from megatron_sspo.weights.formats.converted import PieceName, is_converted, read_checksums
 from megatron_sspo.weights.formats.model_folder import ModelFolder
+from megatron_sspo.weights.formats.run_checkpoint import check_run_content, read_run_manifest
 from megatron_sspo.weights.formats.stored import Files, Record, StoredPart, StoredTensor
 from megatron_sspo.weights.formats.torch_dist import GlobalTensor, read_index
 from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatches
@@ -58,6 +59,8 @@ class MegatronFolder(ModelFolder):
             )
         self.config: dict[str, Any] = read_json(self.config_folder / "config.json")
         family = load_family(self.config, self.config_folder)
+        self._check_own_config()
+        self._run_manifest = read_run_manifest(self.path)
         self._tensors = read_index(self.path)
         check_counts(self.config, *_count_bounds(self._tensors), self.path)
         # the vocabulary without padding: any further rows of the checkpoint are padding
@@ -88,6 +91,24 @@ class MegatronFolder(ModelFolder):
     def num_padding_rows(self) -> int:
         vocabularies = [row for row in self._rows if isinstance(row.sharding, PaddedVocab)]
         return max(self._tensors[self._locations[row.name].key].shape[0] - row.shape(1)[0] for row in vocabularies)
+
+    def check_content(self) -> None:
+        if self._run_manifest is not None:
+            files = {piece.file for _, _, tensor in self._used_tensors() for piece in tensor.pieces}
+            check_run_content(self.path, self._run_manifest, files)
+
+    def _check_own_config(self) -> None:
+        """Checks that a configuration from elsewhere makes the model that the checkpoint's own config.json makes."""
+        own = self.path / "config.json"
+        if not own.is_file() or "model_type" not in (config := read_json(own)):  # another program's file
+            return
+        expected, given = architecture(config, self.path), architecture(self.config, self.config_folder)
+        for name in sorted({*expected, *given}):
+            if given.get(name) != expected.get(name):
+                raise UserError(
+                    f"{self.config_folder / 'config.json'} gives Megatron {name} {given.get(name)!r}, and {own} "
+                    f"{expected.get(name)!r}; leave --config out, or remove {own} if it is not that of these weights"
+                )
 
     def _used_tensors(self) -> Iterator[tuple[str, int, GlobalTensor]]:
         for location in {location.key: location for location in self._locations.values()}.values():

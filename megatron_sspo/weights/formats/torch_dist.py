@@ -36,6 +36,7 @@ _COMMON = "common.pt"
 _MAX_INDEX_BYTES = 4 * 1024**3  # bytes
 _BYTES_PER_SECOND = 1e6  # of an index that a slow machine reads
 _NONE_FILE = "nothing.distcp"  # a file of one record, an object that is None
+INDEX_FILES = (_INDEX, _CONFIG, _COMMON, _NONE_FILE)
 _MEMO_CODES = ("PUT", "BINPUT", "LONG_BINPUT")  # pickle's codes that put a value at a place of the memo
 _BACKENDS = {  # the content of metadata.json
     "sharded_backend": "torch_dist",
@@ -91,16 +92,19 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
     for name in (_CONFIG, _INDEX):
         if not (path / name).is_file():
             raise UserError(f"{path} has no {name}: it is not a torch_dist checkpoint, or was not finished")
-    backend = read_json(path / _CONFIG).get("sharded_backend")
+    config = read_json(path / _CONFIG)
+    backend = config.get("sharded_backend")
     if backend is None:
         raise UserError(f"{path / _CONFIG} has no sharded_backend: it is damaged, get the checkpoint again")
+    if config.get("common_backend") == _BACKENDS["common_backend"] and not (path / _COMMON).is_file():
+        raise UserError(f"{path} has no {_COMMON}, without which Megatron does not load it; get the checkpoint again")
     try:
         content = read_bytes(path / _INDEX, at_most=_MAX_INDEX_BYTES)
         _check_numbers(content)
         # a pickle of a few bytes can have keys whose hashes take for ever, or are all equal
-        if how := exceeded_limit(lambda: _tensors(content), "index", more_seconds=len(content) / _BYTES_PER_SECOND):
+        if how := exceeded_limit(lambda: _read(content), "index", more_seconds=len(content) / _BYTES_PER_SECOND):
             raise UserError(f"{path / _INDEX} is damaged (it is not read within {how}); get the checkpoint again")
-        found = _tensors(content)
+        found, ends = _read(content)
     except UserError:
         raise
     except Exception as error:  # a damaged pickle may raise anything
@@ -109,22 +113,29 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
         raise UserError(
             f"{path} is a checkpoint of the format {short_repr(backend)}, which is not supported; save it as torch_dist"
         )
-    _check_files(path, found)
+    _check_files(path, ends)
     return found
 
 
-def _tensors(content: bytes) -> dict[str, GlobalTensor]:
-    """Returns the tensors of an index, by key. A damaged one may raise anything."""
+def _read(content: bytes) -> tuple[dict[str, GlobalTensor], dict[str, tuple[int, str]]]:
+    """Returns the tensors of an index, by key, and file -> (end of its last record, key of that record).
+
+    A damaged index may raise anything.
+    """
     metadata = _Unpickler(io.BytesIO(content)).load()
     storage: dict[Any, Any] = {}
+    ends: dict[str, tuple[int, str]] = {}
     for index, info in metadata.storage_data.items():
         _check_place(index.fqn, info.relative_path)
         storage[index.fqn, tuple(index.offset or ())] = info
-    return {
+        end = sum(_sizes((info.offset, info.length)))
+        ends[info.relative_path] = max(ends.get(info.relative_path, (0, "")), (end, index.fqn))
+    tensors = {
         key: _tensor(key, entry, storage)
         for key, entry in metadata.state_dict_metadata.items()
         if isinstance(entry, TensorStorageMetadata)
     }
+    return tensors, ends
 
 
 def _tensor(key: str, entry: TensorStorageMetadata, storage: Mapping[Any, Any]) -> GlobalTensor:
@@ -140,8 +151,10 @@ def _tensor(key: str, entry: TensorStorageMetadata, storage: Mapping[Any, Any]) 
 
 
 def _check_place(key: Any, place: Any) -> None:
+    if not isinstance(key, str) or not key.isprintable():
+        raise ValueError(f"a record is called {short_repr(key)}")
     if not isinstance(place, str) or not is_inside(place):
-        raise ValueError(f"{short_repr(key)} is placed in {short_repr(place)}, which is not a file in this folder")
+        raise ValueError(f"{key} is placed in {short_repr(place)}, which is not a file in this folder")
 
 
 def _piece(chunk: ChunkStorageMetadata, info: Any) -> Piece:
@@ -156,11 +169,7 @@ def _sizes(values: Iterable[Any]) -> tuple[int, ...]:
     return found
 
 
-def _check_files(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
-    ends: dict[str, tuple[int, str]] = {}  # file -> (end of its last record, key of that record)
-    for key, tensor in tensors.items():
-        for piece in tensor.pieces:
-            ends[piece.file] = max(ends.get(piece.file, (0, "")), (piece.offset + piece.length, key))
+def _check_files(path: Path, ends: Mapping[str, tuple[int, str]]) -> None:
     for name, (end, key) in ends.items():
         file = path / name
         if not file.is_file():

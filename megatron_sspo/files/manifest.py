@@ -100,19 +100,24 @@ def checksums(checkpoint: Path, names: Iterable[str]) -> dict[str, Entry]:
         return dict(zip(ordered, threads.map(lambda name: _entry(checkpoint / name), ordered), strict=True))
 
 
-def check_sizes(checkpoint: Path, manifest: Manifest) -> None:
+def check_sizes(checkpoint: Path, manifest: Manifest, *, folder: str = "") -> None:
     """Compares names and sizes, which is fast.
+
+    Args:
+        folder: the beginning of the names to compare, such as "trainer/"; by default all names.
 
     Raises:
         UserError: a file is missing, is not in the manifest, or has another size.
     """
-    found = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint)}
-    for name, entry in manifest.files.items():
+    names = [name for name in files_of(checkpoint) if name.startswith(folder)]
+    found = {name: (checkpoint / name).stat().st_size for name in names}
+    entries = {name: entry for name, entry in manifest.files.items() if name.startswith(folder)}
+    for name, entry in entries.items():
         if name not in found:
             raise _damaged_error(checkpoint, f"{name} is missing")
         if found[name] != entry.size:
             raise _damaged_error(checkpoint, f"{name} has {found[name]:,} bytes and was written with {entry.size:,}")
-    if left := sorted(found.keys() - manifest.files.keys()):
+    if left := sorted(found.keys() - entries.keys()):
         raise _damaged_error(checkpoint, f"{left[0]} does not belong to it")
 
 

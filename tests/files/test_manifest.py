@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.checkpoint.manifest import NAME, Entry, Manifest, read_manifest, write_manifest
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.manifest import NAME, Entry, Manifest, read_manifest, write_manifest
 
 MANIFEST = Manifest({"trainer/a": Entry(3, 2**31), "é": Entry(0, 0)}, {"seed": 1e-6, "name": "é\n", "sets": [None]})
 
