@@ -32,6 +32,7 @@ from megatron_sspo.paper import HELD_OUT
 from megatron_sspo.processes.console import Display
 from megatron_sspo.rollout.open_engine import check_engine, open_engine
 from megatron_sspo.run import Evaluation, Run, check
+from megatron_sspo.weights.conversion.progress import check_content
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 
 FOLDER = Path("evaluations")  # parent of the folders that are not named on the command line
@@ -154,7 +155,7 @@ def _generate_answers(
     display: Display,
 ) -> None:
     """Generates the missing answers, set by set."""
-    folder.check_content()
+    check_content(folder)
     with ExitStack() as stack:
         stack.callback(display.end)
         rewards, environments = open_rewards(run, stack), open_environments(run, stack)

@@ -1,7 +1,7 @@
 """The list of a checkpoint's files with sizes and checksums, to find damage before anything is loaded."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,11 +93,17 @@ def checksums_of_rank(rank: int, trainer: Path) -> dict[str, Entry]:
     return checksums(trainer, sorted(path.name for path in trainer.glob(f"__{rank}_*.distcp")))
 
 
-def checksums(checkpoint: Path, names: Iterable[str]) -> dict[str, Entry]:
-    """Returns sizes and checksums of these files of a checkpoint; several files are read in parallel."""
+def checksums(
+    checkpoint: Path, names: Iterable[str], advance: Callable[[int], object] | None = None
+) -> dict[str, Entry]:
+    """Returns sizes and checksums of these files of a checkpoint; several files are read in parallel.
+
+    Args:
+        advance: called by several threads with each number of bytes that were read.
+    """
     ordered = list(names)
     with ThreadPoolExecutor(_THREADS) as threads:
-        return dict(zip(ordered, threads.map(lambda name: _entry(checkpoint / name), ordered), strict=True))
+        return dict(zip(ordered, threads.map(lambda name: _entry(checkpoint / name, advance), ordered), strict=True))
 
 
 def check_sizes(checkpoint: Path, manifest: Manifest, *, folder: str = "") -> None:
@@ -121,15 +127,25 @@ def check_sizes(checkpoint: Path, manifest: Manifest, *, folder: str = "") -> No
         raise _damaged_error(checkpoint, f"{left[0]} does not belong to it")
 
 
-def check_content(checkpoint: Path, manifest: Manifest, *, rank: int = 0, num_ranks: int = 1) -> None:
+def check_content(
+    checkpoint: Path,
+    manifest: Manifest,
+    *,
+    rank: int = 0,
+    num_ranks: int = 1,
+    advance: Callable[[int], object] | None = None,
+) -> None:
     """Compares the checksums of this rank's share of the files.
+
+    Args:
+        advance: see `checksums`.
 
     Raises:
         UserError: the content of a file is not what was written, or it cannot be read.
     """
     names = sorted(manifest.files, key=lambda name: (-manifest.files[name].size, name))[rank::num_ranks]
     try:
-        found = checksums(checkpoint, names)
+        found = checksums(checkpoint, names, advance)
     except OSError as error:
         raise _damaged_error(checkpoint, f"{error.filename} cannot be read: {error.strerror}") from error
     for name in names:
@@ -137,12 +153,14 @@ def check_content(checkpoint: Path, manifest: Manifest, *, rank: int = 0, num_ra
             raise _damaged_error(checkpoint, f"the content of {name} is not what was written")
 
 
-def _entry(path: Path) -> Entry:
+def _entry(path: Path, advance: Callable[[int], object] | None) -> Entry:
     size = checksum = 0
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_PIECE):
             size += len(piece)
             checksum = crc32(piece, checksum)
+            if advance is not None:
+                advance(len(piece))
     return Entry(size, checksum)
 
 

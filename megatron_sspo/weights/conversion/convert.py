@@ -18,7 +18,7 @@ from megatron_sspo.files.reading import open_file
 from megatron_sspo.files.units import format_bytes
 from megatron_sspo.weights.conversion.copy import TensorCopier
 from megatron_sspo.weights.conversion.plan import Plan, make_plan
-from megatron_sspo.weights.conversion.progress import Meter, print_padding
+from megatron_sspo.weights.conversion.progress import Meter, check_content, print_padding
 from megatron_sspo.weights.formats import torch_dist
 from megatron_sspo.weights.formats.companions import (
     check_text_files,
@@ -100,7 +100,7 @@ def convert(
                 _remove_notes(destination)  # a kill had come between the last two steps
                 return Summary(direction, len(plan.targets), plan.num_bytes, 0)
             check_destination(destination, sources)
-            folder.check_content()
+            check_content(folder)
             print_padding(folder)
             bytes_copied = _write(folder, plan, destination, num_threads)
     return Summary(direction, len(plan.targets), plan.num_bytes, bytes_copied)

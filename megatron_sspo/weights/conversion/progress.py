@@ -7,6 +7,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
+from megatron_sspo.files import manifest
 from megatron_sspo.weights.family import size
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 
@@ -59,6 +60,25 @@ class Meter:
         """Stops the progress bar."""
         if self._bar is not None:
             self._bar.stop()
+
+
+def check_content(folder: ModelFolder) -> None:
+    """Compares the files of tensors with the checksums of the run's checkpoint that they are in, if they are.
+
+    The files are read as a whole.
+
+    Raises:
+        UserError: the content of a file is not what was written.
+    """
+    if (found := folder.manifest_to_check()) is None:
+        return
+    checkpoint, written = found
+    meter = Meter(f"{checkpoint} and its manifest", sum(entry.size for entry in written.files.values()))
+    meter.start(0)
+    try:
+        manifest.check_content(checkpoint, written, advance=meter.advance)
+    finally:
+        meter.end()
 
 
 def print_padding(folder: ModelFolder) -> None:

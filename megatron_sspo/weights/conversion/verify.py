@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from megatron_sspo.errors import os_errors_as_user_errors
-from megatron_sspo.weights.conversion.progress import Meter, print_padding
+from megatron_sspo.weights.conversion.progress import Meter, check_content, print_padding
 from megatron_sspo.weights.family import flag
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.open_folder import check_config_folder, open_folder
@@ -42,7 +42,7 @@ def verify(first: str | Path, second: str | Path, *, config_folder: Path | None 
     with os_errors_as_user_errors(), open_folder(first, config_folder) as a, open_folder(second, config_folder) as b:
         check_config_folder(config_folder, a, b)
         for folder in (a, b):
-            folder.check_content()
+            check_content(folder)
             print_padding(folder)
         return _compare(a, b)
 

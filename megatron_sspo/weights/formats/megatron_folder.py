@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.manifest import Manifest
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.family import architecture, check_counts, load_family, size
 from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys, Location
 from megatron_sspo.weights.formats.converted import PieceName, is_converted, read_checksums
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.run_checkpoint import check_run_content, read_run_manifest
+from megatron_sspo.weights.formats.run_checkpoint import part_to_check, read_run_manifest
 from megatron_sspo.weights.formats.stored import Files, Record, StoredPart, StoredTensor
 from megatron_sspo.weights.formats.torch_dist import GlobalTensor, read_index
 from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatches
@@ -92,10 +93,11 @@ class MegatronFolder(ModelFolder):
         vocabularies = [row for row in self._rows if isinstance(row.sharding, PaddedVocab)]
         return max(self._tensors[self._locations[row.name].key].shape[0] - row.shape(1)[0] for row in vocabularies)
 
-    def check_content(self) -> None:
-        if self._run_manifest is not None:
-            files = {piece.file for _, _, tensor in self._used_tensors() for piece in tensor.pieces}
-            check_run_content(self.path, self._run_manifest, files)
+    def manifest_to_check(self) -> tuple[Path, Manifest] | None:
+        if self._run_manifest is None:
+            return None
+        files = {piece.file for _, _, tensor in self._used_tensors() for piece in tensor.pieces}
+        return self.path.absolute().parent, part_to_check(self._run_manifest, files)
 
     def _check_own_config(self) -> None:
         """Checks that a configuration from elsewhere makes the model that the checkpoint's own config.json makes."""

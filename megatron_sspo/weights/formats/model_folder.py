@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.manifest import Manifest
 from megatron_sspo.weights.family import DEQUANTIZE
 from megatron_sspo.weights.formats.stored import Files, StoredTensor
 from megatron_sspo.weights.table import ParameterMap, check_coverage, check_tied
@@ -56,14 +57,12 @@ class ModelFolder:
         check_coverage(rows, self.shapes(), self.path)
         check_tied(rows, self.stored, self.read, self.path)
 
-    def check_content(self) -> None:
-        """Compares the files of the tensors with the checksums of the run's checkpoint that they are in, if they are.
+    def manifest_to_check(self) -> tuple[Path, Manifest] | None:
+        """Returns the run's checkpoint that the tensors are in, and the part of its manifest about their files.
 
-        The files are read as a whole.
-
-        Raises:
-            UserError: the content of a file is not what was written.
+        None: they are in no run's checkpoint.
         """
+        return None
 
     def _check_not_quantized(self, modules: Collection[str]) -> None:
         """Checks the dtypes of the tensors of a weight table's modules, whatever a quantization calls them.

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from megatron_sspo.files.manifest import NAME, Manifest, check_content, check_sizes, read_manifest
+from megatron_sspo.files.manifest import NAME, Manifest, check_sizes, read_manifest
 
 _FOLDER = "trainer"  # the folder of the tensors
 _TENSORS = ".distcp"  # the suffix of the files that can be large
@@ -25,16 +25,12 @@ def read_run_manifest(path: Path) -> Manifest | None:
     return found
 
 
-def check_run_content(path: Path, written: Manifest, files: Collection[str]) -> None:
-    """Compares the small files of a folder of tensors, and those of `files`, with the manifest of its checkpoint.
-
-    Raises:
-        UserError: the content of a file is not what was written.
-    """
+def part_to_check(written: Manifest, files: Collection[str]) -> Manifest:
+    """Returns the part of a run's manifest about the small files of the folder of tensors, and about `files` there."""
     read = {f"{_FOLDER}/{name}" for name in files}
     chosen = {
         name: entry
         for name, entry in written.files.items()
         if name in read or (name.startswith(f"{_FOLDER}/") and not name.endswith(_TENSORS))
     }
-    check_content(path.absolute().parent, replace(written, files=chosen))
+    return replace(written, files=chosen)
