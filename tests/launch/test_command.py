@@ -239,7 +239,7 @@ def test_an_empty_variable_has_its_default_as_in_a_shell(tmp_path, monkeypatch) 
     (tmp_path / "slurm").mkdir()
     for name in ("job.sh", "train.sbatch"):
         shutil.copy(ROOT / "slurm" / name, tmp_path / "slurm")
-    empty = dict.fromkeys(VARIABLES, "")
+    empty = {str(name): "" for name in VARIABLES}
     given = SlurmJob(recipe=RECIPE, variables=empty | {"PROJECT": str(tmp_path)})
     assert given.environment == {"PROJECT": str(tmp_path), "PYTHON": sys.executable}
     sizes = SlurmJob(recipe=RECIPE, variables=empty | {"RANKS_PER_NODE": "1"}, options=["--nodes=3"])
