@@ -51,7 +51,13 @@ def escape_unprintable(text: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """Returns the first line of an exception's text, or the name of its class if it has no text."""
-    return " ".join(next(iter(str(error).strip().splitlines()), type(error).__name__).split())
+    if isinstance(error, SystemExit):
+        return f"sys.exit({error.code!r})"
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # an exception of a plug-in or another package, whose __str__ fails
+        lines = []
+    return " ".join(next(iter(lines), type(error).__name__).split())
 
 
 def short_repr(value: Any) -> str:

@@ -6,8 +6,8 @@
     echo "SLURM_JOB_ID is not set: submit this script with sbatch" >&2
     exit 1
 }
-# Relative paths are those of the folder in which sbatch was called. They become absolute here, because steps run in
-# PROJECT and containers mount only absolute paths.
+# Relative paths are those of the job's folder: where sbatch was called, or its --chdir. They become absolute here,
+# because steps run in PROJECT and containers mount only absolute paths.
 PROJECT=$(realpath -ms -- "$PROJECT")
 PYTHON=${PYTHON:-$PROJECT/.venv/bin/python}
 SERVER_PYTHON=${SERVER_PYTHON:-$PROJECT/.venv-sglang/bin/python}
@@ -122,7 +122,7 @@ step() {
     # --wait instead of --kill-on-bad-exit: a trainer's exit code that requests a requeue is not a failure
     exec srun --overlap --nodes="$count" --nodelist="$chosen" --ntasks=$((count * per_node)) \
         --ntasks-per-node="$per_node" --cpus-per-task="$((cpus ? cpus : 1))" --cpu-bind=none --mem=0 \
-        --mpi=none --wait=60 --kill-on-bad-exit=0 --chdir="$PROJECT" --output="$attempt/$role-%N.log" \
+        --mpi=none --wait=60 --kill-on-bad-exit=0 --chdir="$PROJECT" --output="${attempt//%/%%}/$role-%N.log" \
         --open-mode=append "${options[@]}" "$@"
 }
 
@@ -188,7 +188,7 @@ how() {
 check_if_ended_by_slurm() {
     local state="" tries
     for ((tries = 0; tries < 10; tries++)); do
-        state=$(scontrol show job --oneliner "$job_id" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2)
+        state=$(scontrol show job --oneliner "$job_id" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2 | head -n 1)
         if [[ $state ]]; then break; fi
         pause
     done

@@ -49,7 +49,7 @@ class SlurmJob:
         recipe: the recipe's name as for `megatron-sspo train`.
         assignments: overrides as for `--set`.
         options: options of sbatch, which override those in the script.
-        variables: values of `VARIABLES`; the script has defaults for missing ones.
+        variables: values of `VARIABLES`; the script has defaults for missing and empty ones.
         script: the path of the script, relative to the project.
     """
 
@@ -60,6 +60,7 @@ class SlurmJob:
     script: str = SCRIPT
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "variables", {name: value for name, value in self.variables.items() if value})
         if not (self.project / self.script).is_file():
             raise UserError(
                 f"{self.project} has no {self.script}: start from a project of `megatron-sspo new` or a checkout, "
@@ -78,7 +79,7 @@ class SlurmJob:
     def run_folder(self) -> Path:
         """The run's folder: RUN, or a new one, in whose name the script has the number that Slurm gives the job."""
         new = self.project / "runs" / f"{self.all_options().get('job-name', 'job')}-JOB_ID"
-        return Path(self.variables["RUN"]).absolute() if self.variables.get("RUN") else new
+        return Path(self.variables["RUN"]).absolute() if "RUN" in self.variables else new
 
     @property
     def arguments(self) -> list[str]:
@@ -91,7 +92,7 @@ class SlurmJob:
 
         Folders are absolute, because the job's working folder is the project, not the one where RUN was set.
         """
-        folders = {name: str(Path(self.variables[name]).absolute()) for name in _FOLDERS if self.variables.get(name)}
+        folders = {name: str(Path(self.variables[name]).absolute()) for name in _FOLDERS if name in self.variables}
         found = {**self.variables, **folders, "PROJECT": str(self.project)}
         if not (self.project / ".venv" / "bin" / "python").exists() and "CONTAINER" not in found:
             found.setdefault("PYTHON", sys.executable)
@@ -145,8 +146,8 @@ class SlurmJob:
 
 
 def variables_from_environment() -> dict[str, str]:
-    """Returns the values of those `VARIABLES` that the environment has."""
-    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    """Returns the values of those `VARIABLES` that the environment has; an empty one counts as missing."""
+    return {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
 
 
 def project_folder(variables: Mapping[str, str]) -> Path:
@@ -154,7 +155,7 @@ def project_folder(variables: Mapping[str, str]) -> Path:
 
     A package that pip has installed has no checkout; then it is the working folder in any case.
     """
-    if "PROJECT" in variables:
+    if variables.get("PROJECT"):
         return Path(variables["PROJECT"]).absolute()
     checkout = _PACKAGE.parent
     return Path.cwd() if (Path.cwd() / _SHARED).exists() or not (checkout / _SHARED).exists() else checkout
@@ -205,8 +206,8 @@ def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
     if job.variables.get("RANKS_PER_NODE") == "0":
         raise UserError("RANKS_PER_NODE=0 leaves no trainer on a node: write 1 or more")
     numbers = (job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE") or gpus)
-    server_nodes, ranks = (int(number) if number.isdigit() else None for number in numbers)
-    nodes = re.fullmatch(r"(\d+)(?:-(\d+))?", given.get("nodes", ""))
+    server_nodes, ranks = (int(number) if number.isascii() and number.isdecimal() else None for number in numbers)
+    nodes = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", given.get("nodes", ""))
     if nodes is None or server_nodes is None or ranks is None:
         return
     fewest, most = int(nodes[1]), int(nodes[2] or nodes[1])

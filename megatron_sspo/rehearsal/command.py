@@ -24,7 +24,7 @@ from megatron_sspo.rehearsal.batch import Workload, workload
 from megatron_sspo.rehearsal.machines import machine
 from megatron_sspo.rehearsal.prediction import predict, warnings
 from megatron_sspo.rehearsal.report import ASSUMPTIONS, report
-from megatron_sspo.rehearsal.sizes import find_config
+from megatron_sspo.rehearsal.sizes import find_config, num_experts
 from megatron_sspo.run import Run
 
 
@@ -42,6 +42,24 @@ def _check_lengths(options: argparse.Namespace, run: Run) -> None:
             )
 
 
+def _check_skew(options: argparse.Namespace, run: Run, experts: int) -> None:
+    """Raises UserError if a skew has no experts on other ranks to compare with."""
+    if options.skew != 1 and not experts:
+        raise UserError(f"--skew is {options.skew:g}, but {run.model.path} has no experts: leave out --skew")
+    if options.skew != 1 and run.parallel.expert == 1:
+        raise UserError(
+            f"--skew is {options.skew:g}, but with parallel.expert=1 all experts are on one rank: leave out --skew, or "
+            "raise parallel.expert"
+        )
+
+
+def _use_of_experts(skew: float) -> str:
+    """Returns the assumption about experts, in words."""
+    if skew == 1:
+        return "Experts are used equally."
+    return f"With a skew, the first expert rank's experts are chosen {skew:g} times as often as the others."
+
+
 def rehearse(options: argparse.Namespace, run: Run) -> int:
     """Rehearses a run, prints the report, and writes it as JSON.
 
@@ -51,7 +69,8 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
     """
     on = machine(options.machine)
     _check_lengths(options, run)
-    _, source = find_config(run.model.path)
+    config, source = find_config(run.model.path)
+    _check_skew(options, run, num_experts(config))
     work = workload(
         run, prompt_tokens=options.prompt_tokens, response_tokens=options.response_tokens, at_most=options.microbatches
     )
@@ -66,8 +85,7 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
     found = warnings(run, accounts, work, predicted, on)
     for line in found:
         print(f"warning: {line}")
-    skew = f"the first expert rank's experts are chosen {options.skew:g} times as often as the others"
-    print(f"{ASSUMPTIONS} {'Experts are used equally.' if options.skew == 1 else f'With a skew, {skew}.'}")
+    print(ASSUMPTIONS, *([_use_of_experts(options.skew)] if num_experts(config) else []))
     values = {
         "name": run.name,
         "model": source,
@@ -161,7 +179,7 @@ def _import_rank() -> None:
 
 def _rehearse_here(options: argparse.Namespace, run: Run, work: Workload) -> int:
     _import_rank()
-    from megatron_sspo.rehearsal.rank import num_experts, rehearse_rank
+    from megatron_sspo.rehearsal.rank import rehearse_rank
     from megatron_sspo.rehearsal.recorder import route_of
 
     config, _ = find_config(run.model.path)

@@ -29,10 +29,9 @@ from megatron_sspo.rehearsal.books import Books
 from megatron_sspo.rehearsal.fake_floats import FakeFloats
 from megatron_sspo.rehearsal.fake_world import fake_world, known_shards, without_storage
 from megatron_sspo.rehearsal.recorder import Recorder, Route
-from megatron_sspo.rehearsal.sizes import SizesFolder
+from megatron_sspo.rehearsal.sizes import SizesFolder, num_experts
 from megatron_sspo.rehearsal.sync import rehearse_sync
 from megatron_sspo.run import Run
-from megatron_sspo.weights.family import load_family
 
 Say = Callable[[str], None]
 
@@ -55,11 +54,6 @@ def rehearse_rank(
             return rehearse_policy(run, config, work, mode, device, say=say)
         finally:
             parallel_state.destroy_model_parallel()
-
-
-def num_experts(config: Mapping[str, Any]) -> int:
-    """Returns the number of experts of a layer; 0 for a dense model."""
-    return load_family(config).transformer_fields(config).get("num_moe_experts") or 0
 
 
 def rehearse_policy(

@@ -57,3 +57,8 @@ def find_config(model_path: str) -> tuple[dict[str, Any], str]:
             f"weights are needed), or name one of {', '.join(p.stem for p in known.values())}"
         )
     return read_json(path), f"the sizes of {path.stem}"
+
+
+def num_experts(config: Mapping[str, Any]) -> int:
+    """Returns the number of experts of a layer; 0 for a dense model."""
+    return load_family(config).transformer_fields(config).get("num_moe_experts") or 0

@@ -2,23 +2,20 @@
 
 import io
 import json
-import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors, short_repr
+from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import read_bytes
 from megatron_sspo.files.writing import open_to_append, write_atomically
-from megatron_sspo.run_folder import trackers
+from megatron_sspo.run_folder import tracker_thread, trackers
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
 
 METRICS, EVALUATIONS, ROLLOUTS = "metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl"
-_log = logging.getLogger(__name__)
 _MAX_UPDATES = 10**15  # a larger number in a row is an error
 
 
@@ -62,32 +59,14 @@ class MetricsWriter:
         self._is_held = False
         waiting, self._waiting = sorted(self._waiting, key=lambda row: row["update"]), []
         for row in waiting:
-            self._send(row)
-
-    def _send(self, row: Mapping[str, float]) -> None:
-        step = int(row["update"])
-        values = {key: value for key, value in row.items() if key != "update"}
-        for tracker in list(self._trackers):
-            # a tracker that fails must neither end the run, whose own files have every row, nor delay later updates
-            with self._without_on_error(tracker, f"from update {step} on"):
-                tracker.log(values, step)
+            values = {key: value for key, value in row.items() if key != "update"}
+            for tracker in self._trackers:
+                tracker.log(values, int(row["update"]))
 
     def close(self) -> None:
         """Finishes the trackers."""
         self.release()
-        for tracker in list(self._trackers):
-            with self._without_on_error(tracker, "at the end"):
-                tracker.finish()
-
-    @contextmanager
-    def _without_on_error(self, tracker: trackers.Tracker, when: str) -> Iterator[None]:
-        """A context manager that goes on without a tracker that fails, and says so."""
-        try:
-            yield
-        except Exception as error:
-            self._trackers.remove(tracker)
-            name = type(tracker).__name__
-            _log.warning("%s gets no metrics %s, because it failed: %s", name, when, first_line(error))
+        tracker_thread.finish(self._trackers)
 
 
 def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:

@@ -5,24 +5,26 @@ run are one run of the tracker, whose id is in a file of the run's folder.
 """
 
 import importlib.util
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.files.reading import read_text
 from megatron_sspo.files.writing import write_atomically
+from megatron_sspo.run_folder import mlflow_names
+from megatron_sspo.run_folder.tracker_thread import Tracker, TrackerThread, finish
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
 
-_MLFLOW_NAME = re.compile(r"[^\w./\- :]")  # characters that MLflow refuses in a name, as in pass@1
 _NEW_ID = "remove it, and the tracker begins a new run"
-_MLFLOW_PARAMS, _MLFLOW_VALUE = 100, 6_000  # of parameters in a request, of characters in a value
+_MLFLOW_METRICS, _MLFLOW_PARAMS, _MLFLOW_VALUE = 1_000, 100, 6_000  # in a request; characters of a parameter's value
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,6 @@ class About:
     name: str
     config: Mapping[str, Any]
     first_step: int
-
-
-class Tracker(Protocol):
-    """A tracker that has been started with an `About`."""
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Sends the values of a step."""
-
-    def finish(self) -> None:
-        """Sends the values that still wait, and ends the tracker's run."""
 
 
 @dataclass(frozen=True)
@@ -118,25 +110,37 @@ class MLflow:
     def __init__(self, about: About) -> None:
         import mlflow  # pyright: ignore[reportMissingImports]
 
-        self._entities, self._client = mlflow.entities, mlflow.MlflowClient()
+        self._entities, self._client, self._names = mlflow.entities, mlflow.MlflowClient(), mlflow_names.Names()
         path = about.folder / "mlflow_id"
         if path.exists():
             self._id = read_text(path, remedy=_NEW_ID)
             self._client.update_run(self._id, status="RUNNING")
             return
-        experiment = self._client.get_experiment_by_name(about.project)
-        number = experiment.experiment_id if experiment else self._client.create_experiment(about.project)
-        self._id = self._client.create_run(number, run_name=about.name).info.run_id
-        write_atomically(path, self._id)
-        params = [mlflow.entities.Param(key, str(value)[:_MLFLOW_VALUE]) for key, value in _leaves(about.config)]
+        self._id = self._client.create_run(self._experiment(about.project), run_name=about.name).info.run_id
+        values = mlflow_names.parameters(about.config).items()
+        params = [mlflow.entities.Param(name, str(value)[:_MLFLOW_VALUE]) for name, value in values]
         for first in range(0, len(params), _MLFLOW_PARAMS):
             self._client.log_batch(self._id, params=params[first : first + _MLFLOW_PARAMS])
+        write_atomically(path, self._id)  # last: a run that is continued has its parameters
+
+    def _experiment(self, name: str) -> str:
+        """Returns the id of an experiment, which is created if it does not exist."""
+        if (found := self._client.get_experiment_by_name(name)) is not None:
+            return found.experiment_id
+        try:
+            return self._client.create_experiment(name)
+        except Exception:  # a run that began at the same time may have created it
+            if (found := self._client.get_experiment_by_name(name)) is None:
+                raise
+            return found.experiment_id
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Sends the values."""
         now = int(time.time() * 1000)
-        named = ((_mlflow_name(key), value) for key, value in values.items())
-        self._client.log_batch(self._id, metrics=[self._entities.Metric(key, v, now, step) for key, v in named])
+        named = ((self._names.of(key, mlflow_names.clean(key)), value) for key, value in values.items())
+        metrics = [self._entities.Metric(name, value, now, step) for name, value in named]
+        for first in range(0, len(metrics), _MLFLOW_METRICS):
+            self._client.log_batch(self._id, metrics=metrics[first : first + _MLFLOW_METRICS])
 
     def finish(self) -> None:
         """Ends the run."""
@@ -187,18 +191,23 @@ def check(tracking: "Tracking") -> None:
             )
 
 
-def start(tracking: "Tracking", folder: Path, name: str, config: Mapping[str, Any], first_step: int) -> list[Tracker]:
+def start(
+    tracking: "Tracking", folder: Path, name: str, config: Mapping[str, Any], first_step: int
+) -> list[TrackerThread]:
     """Starts the trackers that a run asks for.
 
     Raises:
-        UserError: a tracker does not start, for example because it has no key or its server does not answer.
+        UserError: a tracker does not start, for example because it has no key or its server does not answer, or it
+            changes what it shares with the trainer.
     """
-    found: list[Tracker] = []
+    found: list[TrackerThread] = []
     for field, kind, value in _asked(tracking):
         about = About(folder, value if isinstance(value, str) else "", name, config, first_step)
         try:
-            found.append(kind.start(about))
-        except Exception as error:
+            with surroundings_kept(kind.module):
+                found.append(TrackerThread(kind.module, partial(kind.start, about)))
+        except (Exception, SystemExit) as error:
+            finish(found)
             raise UserError(
                 f"tracking.{field} is {value!r}, but {kind.module} does not start ({first_line(error)}): set it up, or "
                 f"leave tracking.{field} out"
@@ -219,22 +228,3 @@ def _id(folder: Path, name: str) -> str:
     if not path.exists():
         write_atomically(path, secrets.token_hex(8))
     return read_text(path, remedy=_NEW_ID)
-
-
-def _mlflow_name(key: str) -> str:
-    """Returns the name of a metric in MLflow: held_out/pass_1.low for held_out/pass@1/low.
-
-    Its store of files makes a file of each name, so held_out/pass_1 cannot be a folder too.
-    """
-    group, slash, rest = _MLFLOW_NAME.sub("_", key).partition("/")
-    return f"{group}{slash}{rest.replace('/', '.')}"
-
-
-def _leaves(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the values of a configuration by their paths, optimizer.lr."""
-    for key, value in config.items():
-        name = f"{path}{_MLFLOW_NAME.sub('_', str(key))}"
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{name}.")
-        else:
-            yield name, value

@@ -3,13 +3,22 @@
 import importlib.util
 import re
 import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
-from megatron_sspo.launch.slurm import VARIABLES, SlurmJob, check_size, split_options
+from megatron_sspo.launch.slurm import (
+    VARIABLES,
+    SlurmJob,
+    check_size,
+    project_folder,
+    split_options,
+    variables_from_environment,
+)
 from tests.weights.test_families import QWEN3_30B_A3B
 
 ROOT = Path(__file__).parents[2]
@@ -224,6 +233,26 @@ def test_relative_folders_are_those_of_the_command(tmp_path, monkeypatch) -> Non
 def test_sizes_are_whole_numbers(name, value) -> None:
     with pytest.raises(UserError, match=f"{name}( is '{value}': write a whole number|=0 leaves no trainer)"):
         check_size(SlurmJob(recipe=RECIPE, script=PAPER, variables={name: value}), {16})
+
+
+def test_an_empty_variable_has_its_default_as_in_a_shell(tmp_path, monkeypatch) -> None:
+    (tmp_path / "slurm").mkdir()
+    for name in ("job.sh", "train.sbatch"):
+        shutil.copy(ROOT / "slurm" / name, tmp_path / "slurm")
+    empty = {str(name): "" for name in VARIABLES}
+    given = SlurmJob(recipe=RECIPE, variables=empty | {"PROJECT": str(tmp_path)})
+    assert given.environment == {"PROJECT": str(tmp_path), "PYTHON": sys.executable}
+    sizes = SlurmJob(recipe=RECIPE, variables=empty | {"RANKS_PER_NODE": "1"}, options=["--nodes=3"])
+    with pytest.raises(UserError, match="the job has 3 nodes, 1 of them for servers, with 1 ranks"):
+        check_size(sizes, {64})
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")
+    assert variables_from_environment() == {} and project_folder(empty) == project_folder({})
+
+
+def test_a_number_that_is_none_is_left_to_sbatch() -> None:
+    check_size(SlurmJob(recipe=RECIPE, options=["--nodes=3", "--gpus-per-node=²"]), {64})
+    check_size(SlurmJob(recipe=RECIPE, options=["--nodes=٣", "--gpus-per-node=8"]), {64})
 
 
 def test_a_range_of_nodes_needs_a_layout_for_each_number() -> None:

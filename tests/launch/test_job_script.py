@@ -40,6 +40,7 @@ def run(
         ("echo JobState=RUNNING", "goes on"),
         ("echo JobState=COMPLETING", "ended"),
         ("echo JobState=CANCELLED", "ended"),
+        ("echo JobState=RUNNING; echo JobState=RUNNING", "goes on"),  # a heterogeneous job has a line for each part
     ],
 )
 def test_only_slurm_can_say_that_it_has_ended_the_job(tmp_path, scontrol, expected) -> None:
@@ -96,6 +97,11 @@ def test_gloo_does_not_listen_at_a_loopback_address(tmp_path, own, given, expect
 def test_a_relative_folder_is_one_of_the_folder_of_sbatch(tmp_path, given, expected) -> None:
     done = run(tmp_path, 'echo "$RUN"; echo "$PROJECT"', {"RUN": given, "PROJECT": "."})
     assert done.stdout.splitlines() == [os.path.normpath(expected.format(tmp_path)), str(tmp_path)], done.stderr
+
+
+def test_a_percent_sign_in_a_folder_is_no_pattern_of_srun(tmp_path) -> None:
+    done = run(tmp_path, 'SLURM_CPUS_ON_NODE=1; step server "" 1 n1 true', {"RUN": "a%j"}, srun='printf "%s\n" "$@"')
+    assert f"--output={tmp_path}/a%%j/slurm/7-0/server-%N.log" in done.stdout.splitlines(), done.stderr
 
 
 @pytest.mark.parametrize("value", ["-1", "08", "2x", "two", "", " 1", "1 2", "9" * 20, "a[$(touch x)]"])

@@ -85,8 +85,9 @@ LAYOUTS: Mapping[str, Rehearsed] = {
 def rehearse(layout: Rehearsed, rank: int) -> dict[str, Any]:
     """Returns the books of a rank that is alone."""
     from megatron_sspo.rehearsal.batch import workload
-    from megatron_sspo.rehearsal.rank import num_experts, rehearse_rank
+    from megatron_sspo.rehearsal.rank import rehearse_rank
     from megatron_sspo.rehearsal.recorder import route_of
+    from megatron_sspo.rehearsal.sizes import num_experts
 
     run, config = layout.run, layout.config
     route = route_of(num_experts(config), expert_ranks=layout.parallel.expert, skew=layout.skew)
@@ -101,8 +102,9 @@ def measure(layout: Rehearsed, settle_seconds: float) -> dict[str, Any]:
     from megatron_sspo.policy.distributed import initialize
     from megatron_sspo.rehearsal.batch import workload
     from megatron_sspo.rehearsal.books import Books
-    from megatron_sspo.rehearsal.rank import num_experts, rehearse_policy
+    from megatron_sspo.rehearsal.rank import rehearse_policy
     from megatron_sspo.rehearsal.recorder import Recorder, route_of
+    from megatron_sspo.rehearsal.sizes import num_experts
 
     run, config = layout.run, layout.config
     device = initialize(layout.parallel, 0)

@@ -71,6 +71,14 @@ def test_ranks_end_with_the_command(tmp_path: Path) -> None:
         (["--rehearse", "--stage", "2"], "--stage is 2, and the layout has stages 1 to 1"),
         (["--rehearse", "--stage", "1", "--rank", "1"], "--stage and --rank both name what to rehearse"),
         (["--rehearse", "--skew", "0"], "--skew is 0"),
+        (
+            ["--rehearse", "--skew", "4", "--set", "parallel.data=1", "--set", "parallel.expert=1"],
+            "--skew is 4, but with parallel.expert=1 all experts are on one rank: leave out --skew, or raise",
+        ),
+        (
+            ["--rehearse", "--skew", "4", "--set", "parallel.expert=1", "--set", "model.path=Qwen3-8B"],
+            "--skew is 4, but Qwen3-8B has no experts: leave out --skew",
+        ),
         (["--rehearse", "--microbatches", "-1"], "--microbatches is -1"),
         (["--rehearse", "--response-tokens", "9999"], "--response-tokens is 9999, and rollouts.sampling.max_tokens"),
         (["--rehearse", "--output", "examples/tiny_moe.py/x"], "cannot use examples/tiny_moe.py: File exists"),

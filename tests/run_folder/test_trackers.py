@@ -1,6 +1,9 @@
 """Trackers, with stand-ins for packages that are not installed here: what they are asked, and what they get."""
 
+import os
+import signal
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -8,8 +11,10 @@ from typing import Any
 import pytest
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.stop import Stop
+from megatron_sspo.processes.watch.progress import last_mark
 from megatron_sspo.run import Tracking
-from megatron_sspo.run_folder import metrics_files, trackers
+from megatron_sspo.run_folder import metrics_files, mlflow_names, tracker_thread, trackers
 
 CONFIG = {"optimizer": {"lr": 0.001}, "layouts": {}, "name": "n" * 10_000}
 ROW = {"update": 3, "held_out/pass@1": 0.5, "policy/loss": -1 / 3}
@@ -41,10 +46,29 @@ def attempt(folder: Path, tracking: Tracking, *, first_step: int = 0) -> None:
     writer.close()
 
 
-def test_rows_wait_for_one_of_an_earlier_update(tmp_path: Path) -> None:
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+ERRORS = [
+    (ConnectionError("no answer\nat all"), "no answer"),
+    (SystemExit(0), r"sys.exit(0)"),
+    (Unprintable(), "Unprintable"),
+]
+
+
+def started(folder: Path, monkeypatch: pytest.MonkeyPatch, **runs: Any) -> metrics_files.MetricsWriter:
+    """Returns a writer with trackers, each a module that starts the run of that name."""
+    for module, run in runs.items():
+        monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(init=lambda run=run, **_: run))
+    tracking = Tracking(**{f"{module}_project": "x" for module in runs})
+    return metrics_files.MetricsWriter(folder, tracking, "name", CONFIG, first_step=0)
+
+
+def test_rows_wait_for_one_of_an_earlier_update(tmp_path: Path, monkeypatch) -> None:
     calls: list[tuple[str, tuple, dict]] = []
-    writer = metrics_files.MetricsWriter(tmp_path, Tracking(), "name", CONFIG, first_step=0)
-    writer._trackers.append(Recorder(calls))
+    writer = started(tmp_path, monkeypatch, wandb=Recorder(calls))
     writer.hold()
     writer.write(metrics_files.METRICS, {"update": 4, "x": 1.0})
     assert calls == [] and metrics_files.read(tmp_path / metrics_files.METRICS) == [{"update": 4, "x": 1.0}], (
@@ -56,7 +80,7 @@ def test_rows_wait_for_one_of_an_earlier_update(tmp_path: Path) -> None:
     writer.hold()
     writer.write(metrics_files.METRICS, {"update": 6, "x": 4.0})
     writer.close()
-    sent = [given for name, given, _ in calls if name == "log"]
+    sent = [(*given, named["step"]) for name, given, named in calls if name == "log"]
     assert sent == [({"y": 2.0}, 3), ({"x": 1.0}, 4), ({"x": 3.0}, 5), ({"x": 4.0}, 6)]
     assert calls[-1][0] == "finish"
 
@@ -126,12 +150,14 @@ class Client:
         self._calls.append(("end", run_id))
 
 
+def mlflow_with(client: Client) -> Any:
+    entities = types.SimpleNamespace(Param=lambda *given: given, Metric=lambda *given: given)
+    return types.SimpleNamespace(entities=entities, MlflowClient=lambda: client)
+
+
 def test_mlflow_continues_its_run_and_gets_names_that_it_allows(tmp_path: Path, monkeypatch) -> None:
     calls: list[tuple] = []
-    client = Client(calls)
-    entities = types.SimpleNamespace(Param=lambda *given: given, Metric=lambda *given: given)
-    module = types.SimpleNamespace(entities=entities, MlflowClient=lambda: client)
-    monkeypatch.setitem(sys.modules, "mlflow", module)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow_with(Client(calls)))
     for _ in range(2):
         attempt(tmp_path / "a", Tracking(mlflow_experiment="x"))
     parameters = ("optimizer.lr", "0.001"), ("layouts", "{}"), ("name", "n" * 6_000)
@@ -140,41 +166,201 @@ def test_mlflow_continues_its_run_and_gets_names_that_it_allows(tmp_path: Path, 
     assert calls == [*first, ("update", "7", "RUNNING"), logged, ("end", "7")]
 
 
-def test_a_name_of_mlflow_is_not_a_folder_of_another() -> None:
-    """MLflow's store of files makes a folder for each part of a name, and a file for the last one."""
-    given = ["a/pass@1", "a/pass@1/low", "reward/mean"]
-    assert [trackers._mlflow_name(name) for name in given] == ["a/pass_1", "a/pass_1.low", "reward/mean"]
+def test_mlflow_gets_a_row_of_many_metrics_in_requests_that_it_allows(tmp_path: Path, monkeypatch) -> None:
+    calls: list[tuple] = []
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow_with(Client(calls)))
+    writer = metrics_files.MetricsWriter(tmp_path, Tracking(mlflow_experiment="x"), "name", {}, first_step=0)
+    writer.write(metrics_files.METRICS, {"update": 1} | {f"a/{number}": number for number in range(2_001)})
+    writer.close()
+    logged = [call[2:] for call in calls if call[0] == "log"]
+    assert [len(call) for call in logged] == [1_000, 1_000, 1]
+    assert [value for call in logged for _, value, _ in call] == [*range(2_001)]
 
 
-def test_a_tracker_that_fails_later_is_left_out(tmp_path: Path, monkeypatch, caplog) -> None:
+def test_an_experiment_of_mlflow_that_another_run_creates_at_the_same_time(tmp_path: Path, monkeypatch) -> None:
+    class Late(Client):
+        def create_experiment(self, name: str) -> str:
+            super().create_experiment(name)
+            raise RuntimeError("RESOURCE_ALREADY_EXISTS")
+
+    calls: list[tuple] = []
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow_with(Late(calls)))
+    attempt(tmp_path / "a", Tracking(mlflow_experiment="x"))
+    assert calls[0] == ("create", "x", "name")
+
+    class Refusing(Client):
+        def create_experiment(self, name: str) -> str:
+            raise RuntimeError("no permission")
+
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow_with(Refusing([])))
+    with pytest.raises(UserError, match=r"mlflow does not start \(no permission\)"):
+        attempt(tmp_path / "b", Tracking(mlflow_experiment="x"))
+
+
+def test_a_run_of_mlflow_is_continued_only_with_its_parameters(tmp_path: Path, monkeypatch) -> None:
+    class Failing(Client):
+        def log_batch(self, *_: Any, **__: Any) -> None:
+            raise ConnectionError("no answer")
+
+    calls: list[tuple] = []
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow_with(Failing([])))
+    with pytest.raises(UserError, match="no answer"):
+        attempt(tmp_path / "a", Tracking(mlflow_experiment="x"))
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow_with(Client(calls)))
+    attempt(tmp_path / "a", Tracking(mlflow_experiment="x"))
+    assert [call[0] for call in calls] == ["create", "log", "log", "end"]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("a/pass@1", "a/pass_1"),
+        ("a/pass@1/low", "a/pass_1.low"),  # its store of files makes a file of a/pass_1, which is no folder
+        ("reward/mean", "reward/mean"),
+        ("reward/", "reward/_"),
+        ("/x", "_/x"),
+        ("", "_"),
+        ("a//b", "a/.b"),
+        ("../x", "_/x"),
+        ("..a/x", "_a/x"),
+        ("a/..", "a/_"),
+        ("a/.", "a/_"),
+    ],
+)
+def test_a_name_that_mlflow_allows(key: str, name: str) -> None:
+    assert mlflow_names.clean(key) == name
+
+
+def test_different_keys_have_different_names_in_mlflow() -> None:
+    names = mlflow_names.Names()
+    given = ["r/a@", "r/a_", "r/a_2", "r/a@", "r/a_", "n" * 300, "n" * 301]
+    found = [names.of(key, mlflow_names.clean(key)) for key in given]
+    assert found[:5] == ["r/a_", "r/a__2", "r/a_2", "r/a_", "r/a__2"]
+    assert found[5] != found[6] and max(map(len, found)) <= 250
+    config = {"o": {"a@b": 1, "a_b": 2}, "server": {"x": 1}, "server.x": 2, "p": {"a/b": 3, "": {}}}
+    expected = {"o.a_b": 1, "o.a_b_2": 2, "server.x": 1, "server.x_2": 2, "p.a.b": 3, "p.": {}}
+    assert mlflow_names.parameters(config) == expected
+
+
+@pytest.mark.parametrize(("error", "text"), ERRORS)
+@pytest.mark.parametrize(("part", "when"), [("log", "from update 3 on"), ("finish", "at the end")])
+def test_a_tracker_that_fails_later_is_left_out(tmp_path, monkeypatch, caplog, part, when, error, text) -> None:
     class Failing(Recorder):
-        def log(self, values: dict, step: int) -> None:
-            self.calls.append(("log", (), {}))
-            raise ConnectionError("no answer\nat all")
+        def __getattr__(self, name: str) -> Any:
+            call = super().__getattr__(name)
+            if name != part:
+                return call
+
+            def fail(*given: Any, **named: Any) -> None:
+                call(*given, **named)
+                raise error
+
+            return fail
 
     failing, working = Failing([]), Recorder([])
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **_: failing))
-    monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(init=lambda **_: working))
-    writer = metrics_files.MetricsWriter(
-        tmp_path, Tracking(wandb_project="x", trackio_project="x"), "name", CONFIG, first_step=0
-    )
+    writer = started(tmp_path, monkeypatch, wandb=failing, trackio=working)
     for update in (3, 4):
         writer.write(metrics_files.METRICS, {**ROW, "update": update})
     writer.close()
     assert [record.getMessage() for record in caplog.records] == [
-        "WeightsAndBiases gets no metrics from update 3 on, because it failed: no answer"
+        f"wandb gets no metrics {when}, because it failed: {text}"
     ]
-    assert len(failing.of("log")) == 1 and len(working.of("log")) == 2 and len(working.of("finish")) == 1
+    assert len(failing.of(part)) == 1 and len(working.of("log")) == 2 and len(working.of("finish")) == 1
     assert [row["update"] for row in metrics_files.read(tmp_path / metrics_files.METRICS)] == [3, 4]
 
 
-def test_a_tracker_that_does_not_start_is_named(tmp_path: Path, monkeypatch) -> None:
-    def refuse(**_: Any) -> None:
-        raise RuntimeError("no API key\nUse wandb login")
+@pytest.mark.parametrize("part", ["log", "finish"])
+def test_a_tracker_that_blocks_delays_neither_a_row_nor_the_end(tmp_path, monkeypatch, caplog, part) -> None:
+    released = threading.Event()
+    calls: list[Any] = []
 
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=refuse))
-    with pytest.raises(UserError, match=r"tracking.wandb_project is 'x', but wandb does not start \(no API key\): set"):
-        attempt(tmp_path / "a", Tracking(wandb_project="x"))
+    class Blocking:
+        def log(self, values: dict, step: int) -> None:
+            calls.append(step)
+            if part == "log":
+                released.wait(60)
+
+        def finish(self) -> None:
+            released.wait(60)
+            calls.append("finish")
+
+    monkeypatch.setattr(tracker_thread, "_END_SECONDS", 0.5)
+    writer = started(tmp_path, monkeypatch, wandb=Blocking())
+    for update in (1, 2, 3):
+        writer.write(metrics_files.METRICS, {"update": update, "x": 0.5})
+    before = last_mark()
+    writer.close()
+    assert not released.is_set() and last_mark() > before
+    assert [record.getMessage() for record in caplog.records] == [
+        "wandb gets no metrics at the end, because it does not end within 0 s"
+    ]
+    released.set()
+    for thread in writer._trackers:
+        thread._thread.join()
+    assert calls == [1, 2, 3, "finish"]
+
+
+def test_a_tracker_that_falls_behind_gets_the_rows_that_wait_and_no_more(tmp_path, monkeypatch, caplog) -> None:
+    released, taken = threading.Event(), threading.Event()
+
+    class Slow(Recorder):
+        def log(self, values: dict, step: int) -> None:
+            taken.set()
+            released.wait(60)
+            self.calls.append(("log", (step,), {}))
+
+    slow = Slow([])
+    monkeypatch.setattr(tracker_thread, "_MAX_ROWS", 2)
+    writer = started(tmp_path, monkeypatch, wandb=slow)
+    for update in range(1, 7):
+        writer.write(metrics_files.METRICS, {"update": update, "x": 0.5})
+        assert taken.wait(60)
+    released.set()
+    writer.close()
+    assert [given for given, _ in slow.of("log")] == [(1,), (2,), (3,)] and len(slow.of("finish")) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "wandb gets no metrics from update 4 on, because 2 rows wait for it"
+    ]
+
+
+@pytest.mark.parametrize(("error", "text"), ERRORS)
+def test_a_tracker_that_does_not_start_is_named_and_those_before_it_are_finished(
+    tmp_path: Path, monkeypatch, error: BaseException, text: str
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise error
+
+    before = Recorder([])
+    monkeypatch.setitem(sys.modules, "wandb", before)
+    monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(init=refuse))
+    with pytest.raises(UserError) as found:
+        attempt(tmp_path / "a", Tracking(wandb_project="x", trackio_project="x"))
+    assert f"tracking.trackio_project is 'x', but trackio does not start ({text}): set it up" in str(found.value)
+    assert [name for name, _, _ in before.calls] == ["init", "finish"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda: os.chdir("/"), "wandb has changed the working folder"),
+        (lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN), "signal only works in main thread"),
+    ],
+)
+def test_a_tracker_that_changes_what_it_shares_with_the_trainer(tmp_path: Path, monkeypatch, change, message) -> None:
+    def start(**_: Any) -> Recorder:
+        change()
+        return Recorder([])
+
+    folder, stop = os.getcwd(), Stop(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=start))
+    try:
+        with pytest.raises(UserError, match=rf"wandb does not start \({message}"):
+            attempt(tmp_path / "a", Tracking(wandb_project="x"))
+        assert os.getcwd() == folder and signal.getsignal(signal.SIGTERM) == handler
+    finally:
+        stop.close()
+        os.chdir(folder)
 
 
 @pytest.mark.parametrize("field", [field for field in trackers.KINDS if field != "tensorboard"])
