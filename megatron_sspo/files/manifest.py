@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isal.isal_zlib import crc32
-
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.files.reading import open_file
 from megatron_sspo.files.writing import write_atomically
@@ -158,16 +156,23 @@ def _entry(path: Path, advance: Callable[[int], object] | None) -> Entry:
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_PIECE):
             size += len(piece)
-            checksum = crc32(piece, checksum)
+            checksum = _crc32(piece, checksum)
             if advance is not None:
                 advance(len(piece))
     return Entry(size, checksum)
 
 
+def _crc32(content: bytes, before: int = 0) -> int:
+    """Returns the CRC-32 of a content, or of what comes `before` it with it."""
+    from isal.isal_zlib import crc32  # a host that runs servers alone does without it
+
+    return crc32(content, before)
+
+
 def _to_text(run: Any, files: Any) -> str:
     """Returns the text of a manifest, with a checksum of its content; the values read from a text give that text."""
     content = {"run": run, "files": files}
-    return json.dumps({**content, "crc32": crc32(json.dumps(content).encode())}, indent=1)
+    return json.dumps({**content, "crc32": _crc32(json.dumps(content).encode())}, indent=1)
 
 
 def _damaged_error(checkpoint: Path, what: str) -> UserError:

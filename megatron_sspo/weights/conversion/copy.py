@@ -96,7 +96,7 @@ class TensorCopier:
 
     def run(self, num_threads: int) -> list[int]:
         """Copies the remaining tensors and flushes them to disk. Returns the CRC-32 of every target's bytes."""
-        self._files.most_open = files_per_thread(num_threads, len(self._descriptors))
+        self._files.most_open = files_per_thread(num_threads)
         done = [self._journal.done.get(number, ConversionProgress()) for number in range(len(self._targets))]
         work = _WorkQueue((target.file, i) for i, target in enumerate(self._targets) if not done[i].finished)
 

@@ -83,18 +83,16 @@ class StoredTensor:
         return list(dict.fromkeys(part.file for part in self.parts))
 
 
-def files_per_thread(num_threads: int, num_others: int = 0) -> int:
+def files_per_thread(num_threads: int) -> int:
     """Returns how many files each of the threads that read a folder may keep open.
 
-    All together they use a quarter of the process's limit, because two folders may be read at once.
-
-    Args:
-        num_others: the number of files that are open besides.
+    All together they use a quarter of those that this process may still open, because two folders may be read at once.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return _OPEN_FILES
-    return max(1, min(_OPEN_FILES, (limit - num_others) // 4 // num_threads))
+    num_open = len(os.listdir("/dev/fd"))
+    return max(1, min(_OPEN_FILES, (limit - num_open) // 4 // num_threads))
 
 
 class _ThreadFiles:
