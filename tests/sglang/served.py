@@ -29,13 +29,29 @@ def scaled(folder, factor):
 
 
 def check_log_probs(folder, groups, factor=1.0):
-    """Checks that the servers' log-probs are those of the model."""
+    """Checks that the servers' log-probs are those of the model, up to a near tie of a router."""
     model = scaled(folder, factor)
+    num_tokens = num_compared = 0
     with torch.no_grad():
         for group in groups:
             for rollout in group.rollouts[:2]:
                 expected = log_probs(model, group.prompt, rollout)
-                torch.testing.assert_close(torch.tensor(rollout.rollout_log_probs), expected, rtol=0, atol=1e-4)
+                same = slice(_num_before_tie(model, group.prompt, rollout))
+                found = torch.tensor(rollout.rollout_log_probs)
+                torch.testing.assert_close(found[same], expected[same], rtol=0, atol=1e-4)
+                num_tokens, num_compared = num_tokens + len(found), num_compared + len(found[same])
+    assert num_compared > 0.5 * num_tokens
+
+
+def _num_before_tie(model, prompt, rollout):
+    """Returns the number of a response's tokens before two experts are so close that rounding may exchange them."""
+    if not (chosen := getattr(model.config, "num_experts_per_tok", 0)):
+        return len(rollout.tokens)
+    tokens = torch.tensor([[*prompt.tokens, *rollout.tokens.tolist()]])
+    scores = torch.stack(model(tokens, output_router_logits=True).router_logits).sort(-1, descending=True).values
+    gaps = (scores[..., chosen - 1] - scores[..., chosen]).amin(0)
+    ties = (gaps < 1e-5).nonzero()
+    return max(0, int(ties[0]) - len(prompt.tokens) + 1) if len(ties) else len(rollout.tokens)
 
 
 def check(groups, versions, *, prompts=PROMPTS, group_size=GROUP):
