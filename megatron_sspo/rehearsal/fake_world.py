@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core.optimizer import clip_grads
 from megatron.core.transformer import module
+from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from megatron_sspo.batching.holders import Holders
@@ -86,6 +87,8 @@ def without_storage() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch.Tensor, "type", type_of))
         stack.enter_context(patch.object(F, "scaled_dot_product_attention", attention))
+        # Megatron keeps the scale of the routers' losses, which has no storage here, for the rest of the process
+        stack.enter_context(patch.object(MoEAuxLossAutoScaler, "main_loss_backward_scale", None))
         for name, dtype in _DTYPES.items():
             if hasattr(module, name):
                 stack.enter_context(patch.object(module, name, _tensors_of(dtype)))
