@@ -167,6 +167,13 @@ def test_the_key_is_private(engines):
         assert process._key not in " ".join(one.info["cmdline"] or [])
 
 
+def test_a_cache_that_shortens_responses_ends_the_run(start):
+    """Covers SGLang, which lowers a request's limit of tokens to what its cache holds, and reports no error."""
+    engine = start(server={"max_total_tokens": 64, "skip_server_warmup": True})
+    with pytest.raises(UserError, match="its key-value cache is too small"):
+        served.generate(engine, served.PROMPTS[:4], served.SAMPLING, group_size=8, seed=0)
+
+
 def test_a_prompt_that_is_too_long(engines, policies):
     engine, policy = engines("dense"), policies("dense")
     engine.load_weights(policy.weights(), 0)

@@ -38,7 +38,7 @@ def is_union(text: str) -> bool:
 def is_choice(text: str) -> bool:
     """Returns whether a list without brackets holds values of one thing: `1 or 2`, or `x = 1, x = 2`."""
     names = [split_equation(item) for item in split_list(text, thousands=False)[1]]
-    return " or " in text or (len(names) > 1 and len(names[0]) > 1 and all(sides[0] == names[0][0] for sides in names))
+    return " or " in text or (bool(names) and len(names[0]) > 1 and all(sides[0] == names[0][0] for sides in names))
 
 
 def are_contrary(gold: str, answer: str, items: list[str]) -> bool:
