@@ -10,6 +10,7 @@ import tiny_policy
 from launcher import launch
 
 from megatron_sspo.run import Parallel
+from tests.selection import selected
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +40,11 @@ def device():
 
 
 @pytest.fixture(scope="session")
-def measured(folders, batches, tmp_path_factory):
-    """Name of a layout -> its measurements. One group of processes runs all layouts of its size."""
+def measured(request, folders, batches, tmp_path_factory):
+    """Name of a layout -> its measurements. One group runs all layouts of its size that a test asks for."""
     results = tmp_path_factory.mktemp("layouts")
     launched = set()
+    wanted = selected(request.session, "name")
 
     def run(size, names):
         if (size, *names) not in launched:
@@ -51,10 +53,10 @@ def measured(folders, batches, tmp_path_factory):
             launch(Path(layouts.__file__), size, models, prompts, results, *names, seconds=400)
 
     def of(name):
-        for names in layouts.portions(1):  # one process measures the references of the others
+        for names in layouts.portions(1, wanted):  # one process measures the references of the others
             run(1, names)
         size = layouts.LAYOUTS[name].parallel.num_processes
-        run(size, next(names for names in layouts.portions(size) if name in names))
+        run(size, next(names for names in layouts.portions(size, wanted) if name in names))
         path = results / f"{name}.pt"
         assert path.exists(), f"{name}: was not measured, because an earlier layout of {size} processes failed"
         return layouts.read(path)

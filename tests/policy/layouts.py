@@ -9,7 +9,7 @@ import hashlib
 import re
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,8 @@ def _replay(parallel: Parallel = Parallel(), **options: Any) -> Layout:
     return Layout(kind="moe", parallel=parallel, batch="routed", megatron=options)
 
 
-LAYOUTS = {
+# Every kind of parallelism, option and batch, most of them combined: `make test` measures these.
+COVERING = {
     # one process
     "moe": Layout(kind="moe", tokens=4096),
     "moe few": Layout(kind="moe", tokens=4096, batch="few"),
@@ -115,74 +116,35 @@ LAYOUTS = {
     "tied": Layout(kind="tied", tokens=4096),
     "one_group": Layout(kind="one_group", tokens=4096),
     "moe, many microbatches": Layout(kind="moe", tokens=32, every_objective=True),
-    "tied, many microbatches": Layout(kind="tied", tokens=32),
-    "moe, recompute": Layout(kind="moe", megatron=RECOMPUTE),
     "moe, selective recompute": Layout(kind="moe", megatron=SELECTIVE),
-    "moe, not distributed": Layout(kind="moe", ddp=NOT_DISTRIBUTED),
-    "moe, all-gather": Layout(kind="moe", megatron=ALL_GATHER),
-    "moe, routes": _replay(),
-    "moe, routes, recompute": _replay(**RECOMPUTE),
     "moe, routes, selective recompute": _replay(**SELECTIVE),
     # two
     "moe DP2": Layout(kind="moe", parallel=DP2, every_objective=True),
     "moe DP2, overlap": Layout(kind="moe", parallel=DP2, ddp=OVERLAP, tokens=32),
     "moe DP2, not distributed": Layout(kind="moe", parallel=DP2, ddp=NOT_DISTRIBUTED),
-    "tied DP2, overlap": Layout(kind="tied", parallel=DP2, ddp=OVERLAP, tokens=32),
     "dense DP2, overlap, small buckets": Layout(kind="dense", parallel=DP2, ddp=ALONE),
-    "moe EP2": Layout(kind="moe", parallel=EP2, every_objective=True),
-    "moe EP2, overlap": Layout(kind="moe", parallel=EP2, ddp=OVERLAP),
     "moe EP2, all-gather": Layout(kind="moe", parallel=EP2, megatron=ALL_GATHER),
-    "moe TP2 SP ETP2": Layout(kind="moe", parallel=TP2_SP_ETP2),
-    "moe TP2 SP ETP1": Layout(kind="moe", parallel=TP2_SP),
     "moe TP2 SP EP2": Layout(kind="moe", parallel=TP2_SP_EP2, every_objective=True),
     "moe TP2 SP EP2, recompute": Layout(kind="moe", parallel=TP2_SP_EP2, megatron=RECOMPUTE),
-    "moe PP2": Layout(kind="moe", parallel=PP2),
-    "moe PP2, all-gather": Layout(kind="moe", parallel=PP2, megatron=ALL_GATHER),
     "moe PP2 VPP2": Layout(kind="moe", parallel=PP2_VPP2, every_objective=True),
-    "moe PP2 VPP2, recompute": Layout(kind="moe", parallel=PP2_VPP2, megatron=RECOMPUTE),
     "moe PP2 VPP2, overlap": Layout(kind="moe", parallel=PP2_VPP2, ddp=OVERLAP),
-    "dense TP2": Layout(kind="dense", parallel=TP2, every_objective=True),
-    "dense TP2 SP": Layout(kind="dense", parallel=TP2_SP),
     "tied TP2 SP": Layout(kind="tied", parallel=TP2_SP),
     "one_group TP2 SP": Layout(kind="one_group", parallel=TP2_SP),  # cuts the single key-value head in two
-    "tied PP2": Layout(kind="tied", parallel=PP2),
     "tied PP2 VPP2": Layout(kind="tied", parallel=PP2_VPP2),
-    "moe CP2": Layout(kind="moe", parallel=CP2, every_objective=True),
-    "moe CP2, recompute": Layout(kind="moe", parallel=CP2, megatron=RECOMPUTE),
-    "moe CP2 EP2": Layout(kind="moe", parallel=CP2_EP2),
-    "moe CP2 EP2, all-gather": Layout(kind="moe", parallel=CP2_EP2, megatron=ALL_GATHER),
     "dense CP2": Layout(kind="dense", parallel=CP2),
-    "moe DP2, auxiliary": _auxiliary(DP2),
     "moe EP2, auxiliary": _auxiliary(EP2),
     "moe TP2 SP ETP1, auxiliary": _auxiliary(TP2_SP),
-    "moe TP2 SP EP2, auxiliary": _auxiliary(TP2_SP_EP2),
-    "moe PP2 VPP2, auxiliary": _auxiliary(PP2_VPP2),
-    "moe CP2, auxiliary": _auxiliary(CP2),
-    "moe EP2, auxiliary, all-gather": _auxiliary(EP2, **ALL_GATHER),
-    "moe EP2, routes": _replay(EP2),
     "moe EP2, routes, recompute": _replay(EP2, **RECOMPUTE),
     "moe PP2, routes": _replay(PP2),
-    "moe PP2, routes, recompute": _replay(PP2, **RECOMPUTE),
-    "moe PP2 VPP2, routes": _replay(PP2_VPP2),
     "moe PP2 VPP2, routes, recompute": _replay(PP2_VPP2, **RECOMPUTE),
     "moe TP2 SP EP2, routes": _replay(TP2_SP_EP2),
-    "moe TP2 SP EP2, routes, recompute": _replay(TP2_SP_EP2, **RECOMPUTE),
-    "moe CP2, routes": _replay(CP2),
-    "moe CP2, routes, recompute": _replay(CP2, **RECOMPUTE),
     # four
-    "moe DP4": Layout(kind="moe", parallel=DP4),
-    "moe EP4": Layout(kind="moe", parallel=EP4),
-    "moe EP4, all-gather": Layout(kind="moe", parallel=EP4, megatron=ALL_GATHER),
     "moe EP4, few sequences": Layout(kind="moe", parallel=EP4, batch="few"),
-    "moe DP2 EP2": Layout(kind="moe", parallel=DP2_EP2),
-    "moe PP2 EP2": Layout(kind="moe", parallel=replace(PP2, data=2, expert=2)),
     "moe PP2 VPP2 EP2": Layout(kind="moe", parallel=replace(PP2_VPP2, data=2, expert=2)),
     "moe TP2 SP DP2 EP2 ETP2": Layout(kind="moe", parallel=replace(TP2_SP_ETP2, data=2, expert=2)),
     "moe TP2 SP DP2, overlap": Layout(kind="moe", parallel=replace(TP2_SP, data=2), ddp=OVERLAP),
-    "moe TP2 SP PP2": Layout(kind="moe", parallel=replace(TP2_SP, pipeline=2)),
     "dense TP2 PP2": Layout(kind="dense", parallel=replace(TP2, pipeline=2)),
     "tied PP2 DP2, overlap, small buckets": Layout(kind="tied", parallel=replace(PP2, data=2), ddp=ALONE, tokens=32),
-    "tied TP2 PP2": Layout(kind="tied", parallel=replace(TP2, pipeline=2)),
     "moe CP4": Layout(kind="moe", parallel=CP4),
     "moe CP2 DP2 EP4": Layout(kind="moe", parallel=replace(CP2, data=2, expert=4)),
     "moe CP2 TP2 SP EP2": Layout(kind="moe", parallel=replace(TP2_SP_EP2, context=2), every_objective=True),
@@ -191,6 +153,52 @@ LAYOUTS = {
     "moe CP2 TP2 SP EP2, auxiliary": _auxiliary(replace(TP2_SP_EP2, context=2)),
     "moe TP2 SP PP2 VPP2, auxiliary": _auxiliary(replace(TP2_SP, pipeline=2, virtual_pipeline=2)),
 }
+# Other combinations of the same: `make test-layout` measures these, too.
+REPEATING = {
+    # one process
+    "tied, many microbatches": Layout(kind="tied", tokens=32),
+    "moe, recompute": Layout(kind="moe", megatron=RECOMPUTE),
+    "moe, not distributed": Layout(kind="moe", ddp=NOT_DISTRIBUTED),
+    "moe, all-gather": Layout(kind="moe", megatron=ALL_GATHER),
+    "moe, routes": _replay(),
+    "moe, routes, recompute": _replay(**RECOMPUTE),
+    # two
+    "tied DP2, overlap": Layout(kind="tied", parallel=DP2, ddp=OVERLAP, tokens=32),
+    "moe EP2": Layout(kind="moe", parallel=EP2, every_objective=True),
+    "moe EP2, overlap": Layout(kind="moe", parallel=EP2, ddp=OVERLAP),
+    "moe TP2 SP ETP2": Layout(kind="moe", parallel=TP2_SP_ETP2),
+    "moe TP2 SP ETP1": Layout(kind="moe", parallel=TP2_SP),
+    "moe PP2": Layout(kind="moe", parallel=PP2),
+    "moe PP2, all-gather": Layout(kind="moe", parallel=PP2, megatron=ALL_GATHER),
+    "moe PP2 VPP2, recompute": Layout(kind="moe", parallel=PP2_VPP2, megatron=RECOMPUTE),
+    "dense TP2": Layout(kind="dense", parallel=TP2, every_objective=True),
+    "dense TP2 SP": Layout(kind="dense", parallel=TP2_SP),
+    "tied PP2": Layout(kind="tied", parallel=PP2),
+    "moe CP2": Layout(kind="moe", parallel=CP2, every_objective=True),
+    "moe CP2, recompute": Layout(kind="moe", parallel=CP2, megatron=RECOMPUTE),
+    "moe CP2 EP2": Layout(kind="moe", parallel=CP2_EP2),
+    "moe CP2 EP2, all-gather": Layout(kind="moe", parallel=CP2_EP2, megatron=ALL_GATHER),
+    "moe DP2, auxiliary": _auxiliary(DP2),
+    "moe TP2 SP EP2, auxiliary": _auxiliary(TP2_SP_EP2),
+    "moe PP2 VPP2, auxiliary": _auxiliary(PP2_VPP2),
+    "moe CP2, auxiliary": _auxiliary(CP2),
+    "moe EP2, auxiliary, all-gather": _auxiliary(EP2, **ALL_GATHER),
+    "moe EP2, routes": _replay(EP2),
+    "moe PP2, routes, recompute": _replay(PP2, **RECOMPUTE),
+    "moe PP2 VPP2, routes": _replay(PP2_VPP2),
+    "moe TP2 SP EP2, routes, recompute": _replay(TP2_SP_EP2, **RECOMPUTE),
+    "moe CP2, routes": _replay(CP2),
+    "moe CP2, routes, recompute": _replay(CP2, **RECOMPUTE),
+    # four
+    "moe DP4": Layout(kind="moe", parallel=DP4),
+    "moe EP4": Layout(kind="moe", parallel=EP4),
+    "moe EP4, all-gather": Layout(kind="moe", parallel=EP4, megatron=ALL_GATHER),
+    "moe DP2 EP2": Layout(kind="moe", parallel=DP2_EP2),
+    "moe PP2 EP2": Layout(kind="moe", parallel=replace(PP2, data=2, expert=2)),
+    "moe TP2 SP PP2": Layout(kind="moe", parallel=replace(TP2_SP, pipeline=2)),
+    "tied TP2 PP2": Layout(kind="tied", parallel=replace(TP2, pipeline=2)),
+}
+LAYOUTS = COVERING | REPEATING
 # cases that change the batch: what is done to every rollout
 PREPARED = {
     "token mean, entropies, DAPO with ERC": lambda r: replace(r, old_entropy=_numbers(r, 4.2, 0.4)),
@@ -431,13 +439,14 @@ def _digest(found: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def portions(num_processes: int) -> list[list[str]]:
-    """Returns the layouts of `num_processes` processes, ten at a time.
+def portions(num_processes: int, wanted: Container[str]) -> list[list[str]]:
+    """Returns the wanted layouts of `num_processes` processes and all references, ten at a time.
 
     Groups that Megatron has made stay, because DDP's hooks hold the model and the model holds its groups. Each gloo
     group has threads that poll: after some thirty layouts a process would have more than a thousand of them.
     """
-    names = [name for name, layout in LAYOUTS.items() if layout.parallel.num_processes == num_processes]
+    of_size = [name for name, layout in LAYOUTS.items() if layout.parallel.num_processes == num_processes]
+    names = [name for name in of_size if name in wanted or name == LAYOUTS[name].reference]
     return [names[first : first + 10] for first in range(0, len(names), 10)]
 
 

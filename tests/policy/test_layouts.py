@@ -8,10 +8,16 @@ from tiny_policy import reference
 
 pytestmark = pytest.mark.slow
 
-every_layout = pytest.mark.parametrize("name", layouts.LAYOUTS)
+
+def parameters(name, *rest):
+    """Returns parameters of a test; the layouts that repeat others are left to `make test-layout`."""
+    return pytest.param(name, *rest, marks=pytest.mark.long if name in layouts.REPEATING else ())
+
+
+every_layout = pytest.mark.parametrize("name", [*map(parameters, layouts.LAYOUTS)])
 sharing = [name for name, layout in layouts.LAYOUTS.items() if layout.batch != "even"]
-sharing_layout = pytest.mark.parametrize("name", sharing)
-other_layout = pytest.mark.parametrize("name", layouts.OTHERS)
+sharing_layout = pytest.mark.parametrize("name", [*map(parameters, sharing)])
+other_layout = pytest.mark.parametrize("name", [*map(parameters, layouts.OTHERS)])
 
 
 def relative(value, expected):
@@ -81,7 +87,9 @@ def test_loss_and_gradient_norm_of_the_first_update(measured, note, name):
         assert difference < 1e-5, f"{name}: {key} of the first update differs by {difference}, relatively"
 
 
-@pytest.mark.parametrize(("name", "case"), [(name, case) for name in layouts.OTHERS for case in layouts.cases_of(name)])
+@pytest.mark.parametrize(
+    ("name", "case"), [parameters(name, case) for name in layouts.OTHERS for case in layouts.cases_of(name)]
+)
 def test_gradient_of_every_parameter(measured, note, name, case):
     found = measured(name)["gradients"][case]
     note(name, "loss", found["loss"])
@@ -92,7 +100,7 @@ def test_gradient_of_every_parameter(measured, note, name, case):
     )
 
 
-@pytest.mark.parametrize("name", [name for name, layout in layouts.LAYOUTS.items() if layout.batch == "routed"])
+@pytest.mark.parametrize("name", [parameters(name) for name in sharing if layouts.LAYOUTS[name].batch == "routed"])
 def test_recorded_routes(measured, name):
     expected = measured("moe routed")["routes"]
     assert all(expected) and measured(name)["routes"] == expected

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from megatron_sspo.batching import holders
+from megatron_sspo.rehearsal.batch import Workload, workload
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 
@@ -45,10 +46,20 @@ class Rehearsed:
     """A layout, and what is run in it."""
 
     parallel: Parallel
-    config: Mapping[str, Any] = field(default_factory=lambda: MOE)
+    family: Mapping[str, Any] = field(default_factory=lambda: MOE)
     dtype: Any = "bfloat16"
     megatron: Mapping[str, Any] = field(default_factory=dict)
     skew: float = 1.0
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The model's configuration: two layers suffice where no pipeline cuts them."""
+        return self.family if self.parallel.pipeline > 1 else {**self.family, "num_hidden_layers": 2}
+
+    @property
+    def workload(self) -> Workload:
+        """The workload of the run, or of its first microbatches where no pipeline has to be filled."""
+        return workload(self.run, at_most=4 if self.parallel.pipeline > 1 else 2)
 
     @property
     def run(self) -> Run:
@@ -78,20 +89,19 @@ LAYOUTS: Mapping[str, Rehearsed] = {
     "CP2 EP4": Rehearsed(parallel=Parallel(data=2, context=2, expert=4), dtype="float32"),
     "DP4 EP2 recompute": Rehearsed(parallel=Parallel(data=4, expert=2), megatron=RECOMPUTE),
     "TP2 SP EP2 ETP2": Rehearsed(parallel=Parallel(data=2, tensor=2, sequence=True, expert=2, expert_tensor=2)),
-    "dense TP2 PP2": Rehearsed(parallel=Parallel(tensor=2, pipeline=2), config=DENSE),
+    "dense TP2 PP2": Rehearsed(parallel=Parallel(tensor=2, pipeline=2), family=DENSE),
 }
 
 
 def rehearse(layout: Rehearsed, rank: int) -> dict[str, Any]:
     """Returns the books of a rank that is alone."""
-    from megatron_sspo.rehearsal.batch import workload
     from megatron_sspo.rehearsal.rank import rehearse_rank
     from megatron_sspo.rehearsal.recorder import route_of
     from megatron_sspo.rehearsal.sizes import num_experts
 
     run, config = layout.run, layout.config
     route = route_of(num_experts(config), expert_ranks=layout.parallel.expert, skew=layout.skew)
-    return rehearse_rank(run, config, rank, workload(run, at_most=4), route).to_json()
+    return rehearse_rank(run, config, rank, layout.workload, route).to_json()
 
 
 def measure(layout: Rehearsed, settle_seconds: float) -> dict[str, Any]:
@@ -100,7 +110,6 @@ def measure(layout: Rehearsed, settle_seconds: float) -> dict[str, Any]:
 
     from megatron_sspo.memory import head
     from megatron_sspo.policy.distributed import initialize
-    from megatron_sspo.rehearsal.batch import workload
     from megatron_sspo.rehearsal.books import Books
     from megatron_sspo.rehearsal.rank import rehearse_policy
     from megatron_sspo.rehearsal.recorder import Recorder, route_of
@@ -123,7 +132,7 @@ def measure(layout: Rehearsed, settle_seconds: float) -> dict[str, Any]:
     mode = Settled(Books(), num_experts(config), route)
     gpu = [patch.dict(table, {"cpu": table["cuda"]}) for table in (head.BLOCK, head.TILE)]
     with gpu[0], gpu[1], _without_gloo():
-        found = rehearse_policy(run, config, workload(run, at_most=4), mode, device, say=lambda part: None)
+        found = rehearse_policy(run, config, layout.workload, mode, device, say=lambda part: None)
     parallel_state.destroy_model_parallel()
     return found.to_json()
 
