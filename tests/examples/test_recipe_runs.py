@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples.run_recipes import family_of
+from tests.selection import selected
 
 pytestmark = pytest.mark.slow
 
@@ -25,10 +26,12 @@ SETS = {
         for task, sets in (("math", MATH), ("code", CODE))
     },
 }
+# Without their sizes the recipes of 14 billion parameters are those of 8 billion.
+RECIPES = [pytest.param(name, marks=pytest.mark.long if "14b" in name else ()) for name in SETS]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipes")
     environment = {
         **os.environ,
@@ -37,13 +40,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "HF_HUB_OFFLINE": "1",
         "MEGATRON_SSPO_DATA": str(ROOT / "tests" / "fixtures"),
     }
-    command = [sys.executable, str(ROOT / "tests" / "examples" / "run_recipes.py"), str(folder), *SETS]
+    chosen = {"qwen3_30b_a3b_math", *selected(request.session, "recipe")}
+    program = ROOT / "tests" / "examples" / "run_recipes.py"
+    command = [sys.executable, str(program), str(folder), *(name for name in SETS if name in chosen)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 
 
-@pytest.mark.parametrize("recipe", SETS)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_a_setting_of_the_paper_runs_from_end_to_end(recipe: str, runs: Path) -> None:
     outcome = json.loads((runs / f"{recipe}.json").read_text())
     assert isinstance(outcome, dict), outcome
@@ -54,6 +59,8 @@ def test_a_setting_of_the_paper_runs_from_end_to_end(recipe: str, runs: Path) ->
     assert [row["update"] for row in updates] == [1, 2]
     assert all(row["reward/format"] > 0 for row in updates)
     assert any(row["policy/grad_norm"] > 0 for row in updates)
+    if recipe.endswith("code"):
+        assert updates[0]["environment/cells_per_episode"] > 0 and updates[0]["response/turns_mean"] > 1
 
     evaluations = rows(run / "evaluations.jsonl")
     assert [row["update"] for row in evaluations] == [0, 2]
@@ -67,13 +74,6 @@ def test_a_setting_of_the_paper_runs_from_end_to_end(recipe: str, runs: Path) ->
     head = (runs / f"{recipe}-evaluation" / "table.md").read_text().splitlines()[0]
     titles = {"gsm8k": "GSM8K", "math-500": "M500", "aime24": "A24", "aime25": "A25", "codeact": "CodeAct"}
     assert head == f"| Model | {' | '.join(titles[name] for name in SETS[recipe])} |"
-
-
-def test_programs_are_executed(runs: Path) -> None:
-    for recipe in ("qwen3_8b_code", "qwen3_14b_code", "qwen3_30b_a3b_code"):
-        first = rows(runs / recipe / "metrics.jsonl")[0]
-        assert first["environment/cells_per_episode"] > 0
-        assert first["response/turns_mean"] > 1
 
 
 def test_experts_are_spread_over_processes(runs: Path) -> None:
