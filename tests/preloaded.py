@@ -5,15 +5,19 @@ import warnings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Megatron's, about packages for GPUs
+    import aiohttp.web
     import matplotlib.backends.backend_agg
-    import matplotlib.figure  # noqa: F401
+    import matplotlib.figure
+    import megatron.core.dist_checkpointing.strategies.torch
+    import transformers.models.qwen3_moe.modeling_qwen3_moe  # noqa: F401
 
     import megatron_sspo.cli.command_line
-    import megatron_sspo.job.job
+    import megatron_sspo.loop
     import megatron_sspo.plots.curves
     import megatron_sspo.policy.policy
     import megatron_sspo.rehearsal.rank
-    import megatron_sspo.rollout.embedded.decoder
+    import megatron_sspo.reward.math
+    import megatron_sspo.rollout.engines.embedded
     import megatron_sspo.weights.conversion.convert  # noqa: F401
 
 gc.collect()
