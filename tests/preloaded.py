@@ -5,10 +5,6 @@ import warnings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Megatron's, about packages for GPUs
-    import aiohttp.web
-    import matplotlib.backends.backend_agg
-    import matplotlib.figure
-    import megatron.core.dist_checkpointing.strategies.torch
     import transformers.models.qwen3_moe.modeling_qwen3_moe  # noqa: F401
 
     import megatron_sspo.cli.command_line
