@@ -111,10 +111,11 @@ check-sandbox:
 	@command -v bwrap >/dev/null || { echo "bubblewrap is missing, but the sandbox tests need it: make install-sandbox" >&2; exit 1; }
 
 # Trains a mixture-of-experts model to add, on two processes: runs/tiny_moe-seed$(SEED)
+# make quickstart SET="num_updates=20 optimizer.lr=2e-4" changes settings of the recipe.
 quickstart: install
 	rm -rf runs/tiny_moe-seed$(SEED)
 	$(BIN)/megatron-sspo train examples/tiny_moe.py --set seed=$(SEED) --set name=tiny_moe-seed$(SEED) \
-		--set rollouts.engine=$(ENGINE)
+		--set rollouts.engine=$(ENGINE) $(addprefix --set ,$(SET))
 
 check: install
 	$(BIN)/ruff format --check .
@@ -173,10 +174,11 @@ test-cluster: install install-sglang install-nemo-run
 	tests/cluster/up.sh
 	$(TEST) tests/cluster -m "not long"; code=$$?; tests/cluster/down.sh; exit $$code
 
-# Kills and continues sweeps: on this machine, on the cluster as an array, and with NeMo-Run.
-test-long: install install-sglang install-nemo-run
+# What takes minutes and repeats with more cases what `make test` shows: more layouts, all recipes of the paper, and sweeps that
+# are killed and continued, on this machine, on the cluster as an array, and with NeMo-Run.
+test-long: install install-sglang install-nemo-run check-sandbox
 	tests/cluster/up.sh
-	$(TEST) tests/e2e tests/launch tests/cluster tests/sglang -m long; code=$$?; tests/cluster/down.sh; exit $$code
+	$(TEST) tests -m long; code=$$?; tests/cluster/down.sh; exit $$code
 
 # Runs the real loop under faults and resumes it after each: the table of docs/torture.md
 torture: install install-sglang check-sandbox
