@@ -23,7 +23,8 @@ class Python:
     /proc/PID/environ shows the environment of the process from which it is forked, and not `environment`.
 
     Args:
-        arguments: what follows `python`: "-m", a module and its arguments, or a script and its arguments.
+        arguments: what follows `python`: "-m", a module and its arguments; "-c", a program and its arguments; or a
+            script and its arguments.
         folder: the working folder.
 
     Attributes:
@@ -115,6 +116,9 @@ def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str],
             sys.argv = [*arguments[1:]]
             sys.path.insert(0, str(folder))
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        elif arguments[0] == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
         else:
             sys.argv = [*arguments]
             sys.path.insert(0, str(Path(arguments[0]).parent))

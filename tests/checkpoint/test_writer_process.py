@@ -1,9 +1,10 @@
 """The process that writes a checkpoint, when code of the user interferes."""
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+
+from tests.forking import run_python
 
 _PROGRAM = """
 import os, signal, threading, time
@@ -34,8 +35,8 @@ _REAP = "threading.Thread(target=os.waitpid, args=(-1, 0), daemon=True).start()"
 @pytest.mark.parametrize(
     ("before", "after"), [("", ""), ("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", ""), ("", _REAP)]
 )
-def test_a_writer_whose_exit_code_something_else_has_taken(before: str, after: str) -> None:
+def test_a_writer_whose_exit_code_something_else_has_taken(tmp_path: Path, before: str, after: str) -> None:
     """Checks that its end is seen; the save would otherwise wait for ten minutes, and then count as hung."""
     program = _PROGRAM.replace("BEFORE", before).replace("AFTER", after)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", program, folder=tmp_path, timeout=60)
     assert done.stdout == "{}\n", done.stderr

@@ -4,8 +4,6 @@ import os
 import pickle
 import random
 import shutil
-import subprocess
-import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -28,6 +26,7 @@ from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.stored import StoredPart
 from megatron_sspo.weights.formats.torch_dist import read_index
+from tests.forking import run_python
 from tests.weights.folders import change, edit_json
 
 
@@ -631,8 +630,7 @@ def run_as_nobody(*arguments):
         "if os.getuid() == 0: os.setegid(65534); os.seteuid(65534)\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", program, "convert", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_python("-c", program, "convert", *map(str, arguments), folder=Path(__file__).parents[2], timeout=120)
 
 
 def test_no_permission(pair, tmp_path):

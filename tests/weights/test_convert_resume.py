@@ -4,9 +4,6 @@ import errno
 import fcntl
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from megatron_sspo.weights.conversion.plan import make_plan
 from megatron_sspo.weights.conversion.verify import verify
 from megatron_sspo.weights.formats import destination as destination_module
 from megatron_sspo.weights.formats.open_folder import open_folder
+from tests.forking import Python
 
 
 def test_a_disk_that_fills_up(pair, tmp_path, monkeypatch):
@@ -266,13 +264,13 @@ def large(tmp_path_factory):
 
 def kill_when_noted(command, partial, num_notes):
     """Starts a conversion and kills it once `num_notes` steps are noted. Returns whether it was still running."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = Python(*command, folder=partial.parent, environment=os.environ)
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline and len(notes(partial)) < num_notes:
         time.sleep(0.001)
     was_running = process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.kill()
+    process.wait(timeout=30)
     return was_running
 
 
@@ -280,7 +278,7 @@ def kill_when_noted(command, partial, num_notes):
 @pytest.mark.parametrize("source", ["hf", "megatron"])
 def test_killed_conversion_continues_to_the_same_result(large, tmp_path, source):
     partial, out = tmp_path / "out.partial", tmp_path / "out"
-    command = [sys.executable, "-m", "megatron_sspo", "convert", str(large / source), str(out), "--threads", "2"]
+    command = ["-m", "megatron_sspo", "convert", str(large / source), str(out), "--threads", "2"]
     kills = 0
     for num_notes in (1, 7, 12):
         before = notes(partial)
