@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -81,20 +81,22 @@ def test_a_stopped_process_ends_with_the_others(tmp_path: Path) -> None:
         assert_hung(ends(processes), log, "no rank has made progress")
 
 
-@pytest.mark.parametrize("stopped", [0, 1])
-def test_a_stopped_process_is_continued_where_the_run_is_asked_to_end(tmp_path: Path, stopped: int) -> None:
-    """The run then ends normally, and the log says where it was stopped."""
-    log = tmp_path / "log.txt"
-    with ranks("work_until_asked", log, timeout=1000, stop_timeout=60) as processes:
-        processes[stopped].send_signal(signal.SIGSTOP)
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        found = ends(processes)
-    assert [code for code, _, _ in found] == [0, 0], found
-    assert all("clean" in out for _, out, _ in found)
-    text = log.read_text()
-    assert "does not respond" in text
-    assert "--- stack of rank 0" in text and "--- stack of rank 1" in text
+def test_a_stopped_process_is_continued_where_the_run_is_asked_to_end(tmp_path: Path) -> None:
+    """The run then ends normally, and the log says where it was stopped. Two jobs at once have one such process each."""
+    logs = [tmp_path / "log0.txt", tmp_path / "log1.txt"]
+    with ExitStack() as stack:
+        jobs = [stack.enter_context(ranks("work_until_asked", log, timeout=1000, stop_timeout=60)) for log in logs]
+        for stopped, processes in enumerate(jobs):
+            processes[stopped].send_signal(signal.SIGSTOP)
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+        found = [ends(processes) for processes in jobs]
+    for of_job, log in zip(found, logs, strict=True):
+        assert [code for code, _, _ in of_job] == [0, 0], of_job
+        assert all("clean" in out for _, out, _ in of_job)
+        text = log.read_text()
+        assert "does not respond" in text
+        assert "--- stack of rank 0" in text and "--- stack of rank 1" in text
 
 
 def test_a_job_that_is_suspended_and_resumed_goes_on(tmp_path: Path) -> None:
@@ -152,16 +154,21 @@ def test_a_signal_waits_for_twice_the_longest_call_of_the_users_code(tmp_path: P
     assert not log.exists(), log.read_text()
 
 
-@pytest.mark.parametrize("scenario", ["wait_with_beats", "wait_patiently", "call_with_marks"])
-def test_what_is_slow_and_healthy_is_left_alone(tmp_path: Path, scenario: str) -> None:
-    log = tmp_path / "log.txt"
-    with ranks(scenario, log, timeout=1000 if scenario == "wait_patiently" else 4, stop_timeout=10) as processes:
-        if scenario == "wait_patiently":
-            for process in processes:
-                process.send_signal(signal.SIGTERM)
-        found = ends(processes)
-    assert [code for code, _, _ in found] == [0, 0], found
-    assert not log.exists(), log.read_text()
+def test_what_is_slow_and_healthy_is_left_alone(tmp_path: Path) -> None:
+    """Three jobs at once wait for longer than their timeouts."""
+    timeouts = {"wait_with_beats": 4, "wait_patiently": 1000, "call_with_marks": 4}
+    logs = {scenario: tmp_path / f"{scenario}.txt" for scenario in timeouts}
+    with ExitStack() as stack:
+        jobs = {
+            scenario: stack.enter_context(ranks(scenario, logs[scenario], timeout=timeout, stop_timeout=10))
+            for scenario, timeout in timeouts.items()
+        }
+        for process in jobs["wait_patiently"]:
+            process.send_signal(signal.SIGTERM)
+        found = {scenario: ends(processes) for scenario, processes in jobs.items()}
+    for scenario, of_job in found.items():
+        assert [code for code, _, _ in of_job] == [0, 0], (scenario, of_job)
+        assert not logs[scenario].exists(), logs[scenario].read_text()
 
 
 def test_a_single_process_is_watched_too(tmp_path: Path) -> None:
@@ -196,19 +203,21 @@ def test_a_reason_that_is_not_utf_8_reaches_the_other_ranks(tmp_path: Path) -> N
     assert code == 2 and r"rank 1 failed (ValueError: \udcff cannot be read)" in err
 
 
-@pytest.mark.parametrize("is_asked", [False, True])
-def test_a_call_of_c_code_that_keeps_pythons_lock_is_ended(tmp_path: Path, is_asked: bool) -> None:
-    """No thread of the process runs, so that of the watchdog does not either."""
-    log = tmp_path / "log.txt"
-    timeout, stop_timeout = (1000, 4) if is_asked else (4, 1000)
-    with ranks("keep_the_lock", log, timeout=timeout, stop_timeout=stop_timeout, count=1) as processes:
+def test_a_call_of_c_code_that_keeps_pythons_lock_is_ended(tmp_path: Path) -> None:
+    """No thread of the process runs, so that of the watchdog does not either. One of two jobs is asked to end."""
+    logs, options = [tmp_path / "log0.txt", tmp_path / "log1.txt"], [(4, 1000), (1000, 4)]
+    with ExitStack() as stack:
+        jobs = [
+            stack.enter_context(ranks("keep_the_lock", log, timeout=timeout, stop_timeout=stop_timeout, count=1))
+            for log, (timeout, stop_timeout) in zip(logs, options, strict=True)
+        ]
         time.sleep(1)
-        if is_asked:
-            processes[0].send_signal(signal.SIGTERM)
-        code, _, err = ends(processes)[0]
-    assert code == -signal.SIGKILL
-    assert "no Python thread of rank 0" in err and "no Python thread of rank 0" in log.read_text()
-    assert "in keep_the_lock" in err  # the stack
+        jobs[1][0].send_signal(signal.SIGTERM)
+        found = [ends(processes)[0] for processes in jobs]
+    for (code, _, err), log in zip(found, logs, strict=True):
+        assert code == -signal.SIGKILL
+        assert "no Python thread of rank 0" in err and "no Python thread of rank 0" in log.read_text()
+        assert "in keep_the_lock" in err  # the stack
 
 
 def test_a_rank_that_keeps_pythons_lock_is_ended_with_the_others(tmp_path: Path) -> None:

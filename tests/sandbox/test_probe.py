@@ -48,16 +48,19 @@ def test_an_intact_sandbox_passes(sandbox: Sandbox) -> None:
     [
         (without("--unshare-net"), ["the network (127.0.0.1, port ", "the network (UDP)", "a socket of the host"]),
         (without("--seccomp"), ["unfiltered system calls", "memory files outside of the limits"]),
-        (with_options("--ro-bind", "/usr", "/usr"), ["reading /usr/bin/python3"]),
-        (with_options("--ro-bind", "/etc", "/etc"), ["reading /etc/hostname", "files of the host"]),
         (
-            with_options("--bind", "/tmp", "/tmp"),
-            ["reading /tmp/megatron-sspo-probe-", "writing /tmp/megatron-sspo-probe-"],
+            with_options(
+                *("--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"),
+                *("--bind", "/tmp", "/tmp", "--setenv", "TOKEN", "secret"),
+            ),
+            [
+                *("reading /usr/bin/python3", "reading /etc/hostname", "files of the host"),
+                *("reading /tmp/megatron-sspo-probe-", "writing /tmp/megatron-sspo-probe-", "the environment"),
+            ],
         ),
-        (with_options("--setenv", "TOKEN", "secret"), ["the environment"]),
         (with_options("--size", str(1 << 30), "--tmpfs", "/tmp"), ["a full disk"]),
     ],
-    ids=["network", "system calls", "programs", "folders", "files", "environment", "disk"],
+    ids=["network", "system calls", "files", "disk"],
 )
 def test_a_hole_is_found(monkeypatch, weakened, found: list[str]) -> None:
     monkeypatch.setattr(box, "_bubblewrap_command", weakened)
