@@ -82,7 +82,7 @@ def test_a_stopped_process_ends_with_the_others(tmp_path: Path) -> None:
 
 
 def test_a_stopped_process_is_continued_where_the_run_is_asked_to_end(tmp_path: Path) -> None:
-    """The run then ends normally, and the log says where it was stopped. Two jobs at once have one such process each."""
+    """The run then ends normally, and the log says where it was stopped. Each of two jobs has one."""
     logs = [tmp_path / "log0.txt", tmp_path / "log1.txt"]
     with ExitStack() as stack:
         jobs = [stack.enter_context(ranks("work_until_asked", log, timeout=1000, stop_timeout=60)) for log in logs]
