@@ -94,7 +94,8 @@ def test_the_servers_parsers_are_asked_and_a_wrong_name_ends_the_run(attach, ope
     async def calls(base_url, prompt):
         status, body = await post(base_url, {"messages": [*prompt.messages], "tools": [tool], "max_tokens": 8})
         assert status == 200, body
-        assert body["choices"][0]["message"]["content"]
+        content, num_tokens = body["choices"][0]["message"]["content"], body["usage"]["completion_tokens"]
+        assert content or num_tokens == 1  # a model of random weights may end its turn at once
         return 1.0
 
     engine = attach(tool_call_parser="qwen25", reasoning_parser="qwen3")

@@ -51,7 +51,7 @@ def temporary():
         yield Path(folder)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_no_server_is_left_when_the_trainer_is_killed(folders, tmp_path, temporary, how):
     model = tmp_path / "model"
     model.symlink_to(folders["dense"])

@@ -120,7 +120,8 @@ class ServerPool:
             await asyncio.sleep(_POLL_SECONDS)
         if failures := [server.failure for server in self.servers if server.failure]:
             raise UserError(f"a rollout server did not start: {failures[0]}")
-        _log.info("%d rollout servers are ready after %.0f s", len(self.up()), time.monotonic() - began)
+        up, seconds = len(self.up()), time.monotonic() - began
+        _log.info("%d of %d rollout servers are ready after %.0f s", up, len(self.servers), seconds)
 
     async def pick(self, number: int) -> Server:
         """Returns a server that holds the weights, by its number modulo their count; waits while there is none."""
