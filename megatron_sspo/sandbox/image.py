@@ -120,7 +120,9 @@ class Image:
             (self.root / name).mkdir()
         for name in DEVICES:
             (self.root / "dev" / name).touch()
-        for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("shm", "/tmp")):
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            (self.root / "dev" / name).symlink_to(f"/proc/self/fd/{number}")
+        for name, target in (("fd", "/proc/self/fd"), ("shm", "/tmp")):
             (self.root / "dev" / name).symlink_to(target)
         for name, target in (("lib64", "lib"), ("usr/lib", "../lib"), ("usr/lib64", "../lib")):
             (self.root / name).symlink_to(target)
