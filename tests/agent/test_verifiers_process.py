@@ -99,5 +99,5 @@ def wait_until_it_ends(pid: int) -> None:
 
 
 def test_an_interpreter_that_prints_first_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="banner .it printed 'Welcome' first.*with the option python"):
+    with pytest.raises(UserError, match=r"banner .it printed 'Welcome' first.*with the option python"):
         chats({}, interpreter(tmp_path / "banner", "echo Welcome"))
