@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox import attacks
 from megatron_sspo.sandbox.box import ENVIRONMENT
+from megatron_sspo.sandbox.image import main_module
 from megatron_sspo.sandbox.remote import RemoteSandbox, check_url
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken, SandboxResult
@@ -61,12 +62,14 @@ def open_sandbox(
         python, packages, cgroup: see `Sandbox`.
 
     Raises:
-        UserError: the sandbox cannot be made or reached, or an attack succeeds. There is no fallback.
+        UserError: the sandbox cannot be made or reached, an attack succeeds, or a package cannot be imported. There is
+            no fallback.
     """
     own = check_sandbox_options(limits, url=url, python=python, packages=packages, cgroup=cgroup)
     runner: Runner = RemoteSandbox(url) if url else Sandbox(own, python=python, packages=packages, cgroup=cgroup)
     try:
         probe(runner)
+        _import_packages(runner, packages)
     except BaseException:
         runner.close()
         raise
@@ -137,6 +140,20 @@ def _check_it_works(runner: Runner) -> None:
         )
     if not _check_in_time(runner, "def f(x): return x + 1\n"):
         raise UserError("the sandbox's judge does not work: a correct program failed its test; see docs/sandbox.md")
+
+
+def _import_packages(runner: Runner, packages: Sequence[str]) -> None:
+    """Raises UserError if programs cannot import a package, because of its dependencies or of the limits."""
+    for package in packages:
+        if (module := main_module(package)) == "":
+            continue
+        result = _run_in_time(runner, f"import {module}\n")
+        if result.end_reason != "ok":
+            reason = result.stderr.strip().rpartition("\n")[2][:500] or result.end_reason
+            raise UserError(
+                f"programs in the sandbox cannot import {module} of the package {package!r} ({reason}): add the "
+                "packages that it needs to the option packages, or raise the limits"
+            )
 
 
 def _reach_host(runner: Runner) -> list[str]:
