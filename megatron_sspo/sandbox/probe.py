@@ -21,7 +21,7 @@ from megatron_sspo.sandbox.box import ENVIRONMENT
 from megatron_sspo.sandbox.image import main_module
 from megatron_sspo.sandbox.remote import RemoteSandbox, check_url
 from megatron_sspo.sandbox.sandbox import Sandbox
-from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken, SandboxResult
+from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken, SandboxResult, Verdict
 
 T = TypeVar("T")
 
@@ -43,6 +43,11 @@ _REMEDIES = {
     "max_user_namespaces": "give the container a writable /proc/sys (docker: --security-opt systempaths=unconfined)",
     "execvp": "name a folder for the sandbox's Python that allows execution: TMPDIR",
     "prctl(PR_SET_SECCOMP)": "use a kernel with seccomp filters",
+    "hard limit": "lower the sandbox's limit of that kind, or raise the machine's",
+    "(it ended as 'memory'": "raise the limit memory_bytes",
+    "(it ended as 'output'": "raise the limit output_bytes",
+    "Too many open files": "raise the limit open_files",
+    "BlockingIOError": "raise the limit processes",
 }
 
 
@@ -134,12 +139,13 @@ def _with_remedy(message: str) -> str:
 def _check_it_works(runner: Runner) -> None:
     result = _run_in_time(runner, "print(6 * 7)")
     if result.stdout != "42\n" or result.end_reason != "ok":
-        stderr = result.stderr.strip()[-500:]
+        error = result.stderr.strip().rpartition("\n")[2][:500]
+        raise UserError(_with_remedy(f"the sandbox does not run Python (it ended as {result.end_reason!r}: {error!r})"))
+    verdict = _check_in_time(runner, "def f(x): return x + 1\n")
+    if not verdict.passed:
         raise UserError(
-            _with_remedy(f"the sandbox does not run Python (it ended as {result.end_reason!r}, stderr: {stderr!r})")
+            _with_remedy(f"the sandbox's judge does not work: a correct program failed its test ({verdict.detail})")
         )
-    if not _check_in_time(runner, "def f(x): return x + 1\n"):
-        raise UserError("the sandbox's judge does not work: a correct program failed its test; see docs/sandbox.md")
 
 
 def _import_packages(runner: Runner, packages: Sequence[str]) -> None:
@@ -240,12 +246,12 @@ def _run_in_time(runner: Runner, program: str, stdin: str = "", *, seconds: floa
     return _in_time(attack, runner.limits)
 
 
-def _check_in_time(runner: Runner, program: str) -> bool:
-    """Returns whether a program passes a test of x + 1."""
+def _check_in_time(runner: Runner, program: str) -> Verdict:
+    """Returns the verdict of a test of x + 1."""
 
-    def attack() -> tuple[str, bool]:
+    def attack() -> tuple[str, Verdict]:
         verdict = runner.check(program, ["assert f(1) == 2"])
-        return verdict.reason, verdict.passed
+        return verdict.reason, verdict
 
     return _in_time(attack, runner.limits)
 
@@ -289,7 +295,7 @@ def _forge_verdicts(runner: Runner) -> list[str]:
     return [
         f"a forged verdict ({how})"
         for how, program in attacks.FORGED_VERDICTS.items()
-        if _check_in_time(runner, program)
+        if _check_in_time(runner, program).passed
     ]
 
 
