@@ -83,7 +83,7 @@ class Verifiers:
             pass
         finally:  # also if the run does not wait as long
             _kill(self._process)
-        await self._process.wait()
+            await self._process.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
         try:
@@ -103,6 +103,7 @@ class Verifiers:
             _check_first(await process.stdout.readline(), self._python)
         except BaseException:  # also the end of an episode that had no time left
             _kill(process)
+            await process.wait()
             raise
         self._reading = asyncio.create_task(self._read(process))
         return process
