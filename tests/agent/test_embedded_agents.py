@@ -221,7 +221,7 @@ def test_a_run_whose_first_episodes_are_all_refused_ends_with_the_reason(generat
 
 
 def test_a_run_whose_first_episodes_never_ask_the_policy_ends_with_the_reason(generate) -> None:
-    """It would train on nothing, as where the agent's client has an address of its own."""
+    """Covers a run that would train on nothing, as where the agent's client has an address of its own."""
 
     async def asks_another(base_url, prompt):
         return 1.0
