@@ -2,6 +2,8 @@
 
 import asyncio
 import concurrent.futures
+import inspect
+import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -9,9 +11,13 @@ from typing import Any
 
 from megatron_sspo.agent.protocol import Agent
 from megatron_sspo.agent.tasks import cancel_all_others
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.types import Endpoint, Prompt
 
-_CLOSE_SECONDS = 10.0
+_log = logging.getLogger(__name__)
+
+_CANCEL_SECONDS = 10.0  # for the episodes to end
+_CLOSE_SECONDS = 40.0  # for the agent's own `close`; that of `verifiers` may take 30
 
 
 class Agents:
@@ -59,18 +65,39 @@ class Agents:
         return {name: total / episodes for name, total in counts.items()} if episodes else {}
 
     def close(self) -> None:
-        """Cancels the episodes, closes the agent and ends the thread. A second call does nothing."""
+        """Cancels the episodes, closes the agent and ends the thread. A second call does nothing.
+
+        Raises:
+            UserError: the agent's `close` raised.
+        """
         if self._loop.is_closed():
             return
-
-        async def end() -> None:
-            await cancel_all_others(_CLOSE_SECONDS)
-            if close := getattr(self._agent, "close", None):
-                await close()
-
-        ended = asyncio.run_coroutine_threadsafe(end(), self._loop)
-        concurrent.futures.wait([ended], timeout=_CLOSE_SECONDS)
+        closed = None
+        if _wait(asyncio.run_coroutine_threadsafe(cancel_all_others(_CANCEL_SECONDS), self._loop), _CANCEL_SECONDS):
+            closed = asyncio.run_coroutine_threadsafe(self._close_agent(), self._loop)
+            _wait(closed, _CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=_CLOSE_SECONDS)
+        self._thread.join(timeout=_CANCEL_SECONDS)
         if not self._thread.is_alive():  # an agent that blocks its thread keeps it until the process ends
             self._loop.close()
+        if closed is not None and closed.done():
+            with user_code_errors("the agent's close", always=True):
+                closed.result()
+
+    async def _close_agent(self) -> None:
+        close = getattr(self._agent, "close", None)
+        if close is None:
+            return
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS) as limit:
+                if inspect.isawaitable(ending := close()):
+                    await ending
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            _log.warning("the agent's close did not end within %g s, and was cancelled", _CLOSE_SECONDS)
+
+
+def _wait(work: "concurrent.futures.Future[Any]", seconds: float) -> bool:
+    """Waits a second longer than work may take, and returns whether it is done."""
+    return bool(concurrent.futures.wait([work], timeout=seconds + 1.0).done)

@@ -1,16 +1,18 @@
 """An agent that runs environments of the package `verifiers`, in an interpreter of their own."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.processes.parent import describe_exit
 from megatron_sspo.types import Prompt
 
@@ -76,10 +78,11 @@ class Verifiers:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._process.wait()
+            await asyncio.wait_for(self._process.wait(), _CLOSE_SECONDS)
         except TimeoutError:
-            self._process.kill()
+            pass
+        finally:  # also if the run does not wait as long
+            _kill(self._process)
             await self._process.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -95,8 +98,13 @@ class Verifiers:
         except OSError as error:
             raise _no_interpreter(self._python, error) from error
         assert process.stdin is not None and process.stdout is not None
-        _send(process, self._environment)
-        _check_first(await process.stdout.readline(), self._python)
+        try:
+            _send(process, self._environment)
+            _check_first(await process.stdout.readline(), self._python)
+        except BaseException:  # also the end of an episode that had no time left
+            _kill(process)
+            await process.wait()
+            raise
         self._reading = asyncio.create_task(self._read(process))
         return process
 
@@ -159,9 +167,18 @@ def _send(process: asyncio.subprocess.Process, content: Mapping[str, Any]) -> No
         process.stdin.write(f"{json.dumps(content)}\n".encode())
 
 
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and what the environment has started
+
+
 def _check_first(line: bytes, python: str) -> None:
     """Raises UserError if the worker could not open the environment."""
-    found = json.loads(line or b'{"error": "its process ended; what it wrote is on stderr"}')
+    try:
+        found = json.loads(line or b'{"error": "its process ended; what it wrote is on stderr"}')
+    except ValueError:  # a wrapper of the interpreter has printed a line of its own
+        found = {"error": f"it printed {short_repr(line.decode(errors='replace'))} first, which is not its protocol"}
     if "error" in found:
         raise UserError(
             f"the environment of verifiers cannot be opened in {python or sys.executable} ({found['error']}): install "

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import textwrap
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,14 @@ from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.sandbox.pool import SandboxPool
 from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
-from megatron_sspo.sandbox.types import Case
+from megatron_sspo.sandbox.types import Case, SandboxBroken
 from megatron_sspo.types import Prompt
 
 # After the language there may be attributes, such as `title=x` or `{.numberLines}`, but no other words: a sentence may
 # name the fence.
-_OPENING = re.compile(r"```[ \t]*(?:python3?|py)(?:[ \t]+[\w.-]+=[^`\n]*|[ \t]*\{[^`\n]*\})?[ \t]*\r?\n", re.IGNORECASE)
+_OPENING = re.compile(
+    r"```[ \t]*(?:python3?|py)(?:[ \t]+[\w.-]+=[^`\n]*|[ \t]*\{[^`\n]*\}[ \t]*\r?|[ \t]*\r?)\n", re.IGNORECASE
+)
 _CLOSING = re.compile(r"^[ \t]*```", re.MULTILINE)
 _LONGEST = 100_000  # characters of a program
 
@@ -78,9 +81,9 @@ class CodeReward:
         """Returns a dictionary for each pair of prompt and response, in order.
 
         Raises:
-            UserError: the checks of a row are invalid; the message names the prompt.
+            UserError: see `read` and `judge`.
         """
-        checks = {prompt.id: read_checks(prompt) for prompt in prompts}
+        checks = {prompt.id: self.read(prompt) for prompt in prompts}
         attempts = [(extract_program(r), checks[p.id]) for p, r in zip(prompts, responses, strict=True)]
         reasons = self.judge(attempts)
         return [
@@ -88,11 +91,37 @@ class CodeReward:
             for reason, response in zip(reasons, responses, strict=True)
         ]
 
+    def read(self, prompt: Prompt) -> Checks:
+        """Returns the checks of a prompt's row.
+
+        Raises:
+            UserError: the checks are invalid, or have inputs that the sandbox's limits exclude, so that every program
+                would fail; the message names the prompt.
+        """
+        tests, cases = read_checks(prompt)
+        limits, sizes = self._pool.limits, [len(case.stdin.encode(errors="replace")) for case in cases]
+        needs = {"disk_bytes": max(sizes, default=0), "memory_bytes": 2 * sum(sizes)}  # all inputs and their JSON
+        for name, needed in needs.items():
+            if needed > (most := getattr(limits, name)):
+                raise UserError(
+                    f"prompt {prompt.id!r}: the inputs of its cases need {needed:,} bytes of the sandbox's {name}, and "
+                    f"it has {most:,}: raise it in reward_options.limits (on a server, with its options), or remove "
+                    "the row"
+                )
+        return tests, cases
+
     def judge(self, attempts: Sequence[tuple[str | None, Checks]]) -> list[str]:
-        """Returns the reason of each program's end, as named in `metrics`; None is a response without a program."""
+        """Returns the reason of each program's end, as named in `metrics`; None is a response without a program.
+
+        Raises:
+            UserError: the sandbox is broken.
+        """
         jobs = {(program, checks) for program, checks in attempts if program is not None and len(program) <= _LONGEST}
         ordered = list(jobs)
-        verdicts = self._pool.check_all((program, *checks) for program, checks in ordered)
+        try:
+            verdicts = self._pool.check_all((program, *checks) for program, checks in ordered)
+        except SandboxBroken as error:
+            raise UserError(f"programs cannot be judged: {error}; see docs/sandbox.md, and resume the run") from error
         reasons = {job: verdict.reason for job, verdict in zip(ordered, verdicts, strict=True)}
         return [self.count(_reason(program, reasons, checks)) for program, checks in attempts]
 
@@ -121,14 +150,19 @@ def extract_program(response: str) -> str | None:
 
 
 def extract_last_block(text: str) -> str | None:
-    """Returns the last Python block in a text; None if there is none."""
+    """Returns the last Python block in a text, without the indentation of its fence; None if there is none."""
     found, end = None, 0
     while opening := _OPENING.search(text, end):
         closing = _CLOSING.search(text, opening.end())
         if closing is None:
             break  # nor is any later block closed: to look for the end of each would take quadratic time
-        found, end = text[opening.end() : closing.start()], closing.end()
-    return found
+        found, end = (opening, closing), closing.end()
+    if found is None:
+        return None
+    opening, closing = found
+    block = text[opening.end() : closing.start()]
+    is_indented = text[text.rfind("\n", 0, opening.start()) + 1 : opening.start()].isspace()
+    return textwrap.dedent(block) if is_indented else block  # such as a block in an item of a list
 
 
 def read_checks(prompt: Prompt) -> Checks:

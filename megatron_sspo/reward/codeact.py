@@ -54,12 +54,12 @@ class CodeActReward:
         """Returns a dictionary for each pair of prompt and last turn, in order.
 
         Raises:
-            UserError: the checks of a row are invalid; the message names the prompt.
+            UserError: see `CodeReward.read` and `CodeReward.judge`.
         """
         solutions = [extract_answer(response, _TAG) for response in responses]
         pairs = list(zip(prompts, solutions, strict=True))
         programs = [number for number, pair in enumerate(pairs) if _is_program(*pair)]
-        checks = {prompt.id: code.read_checks(prompt) for prompt in prompts}
+        checks = {prompt.id: self._programs.read(prompt) for prompt in prompts}
         attempts = [(_extract_program(pairs[number][1]), checks[pairs[number][0].id]) for number in programs]
         reasons = dict(zip(programs, self._programs.judge(attempts), strict=True))
         for number, (prompt, solution) in enumerate(pairs):

@@ -130,6 +130,8 @@ class SandboxProcess:
         assert self._popen.stdout and self._popen.stderr
         self.stdin = self._popen.stdin
         self.stdout, self.stderr = self._popen.stdout.fileno(), self._popen.stderr.fileno()
+        for descriptor in (self.stdout, self.stderr):
+            os.fchmod(descriptor, 0o622)  # the sandbox has another user, whose programs may open /dev/stdout
         for descriptor in (self.stdout, self.stderr, self.channel, self.status):
             os.set_blocking(descriptor, False)
 

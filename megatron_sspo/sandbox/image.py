@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ _EXCLUDED = shutil.ignore_patterns(
     "*.opt-*.pyc",
     "*.a",
 )
+_NO_CONTENT = re.compile(r".*\.(dist|egg)-info/|.*\.pth$|(__pycache__/)?__editable__")  # of files of a distribution
 _INSPECT = """
 import json, sys, sysconfig
 paths = sysconfig.get_paths()
@@ -120,7 +122,9 @@ class Image:
             (self.root / name).mkdir()
         for name in DEVICES:
             (self.root / "dev" / name).touch()
-        for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("shm", "/tmp")):
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            (self.root / "dev" / name).symlink_to(f"/proc/self/fd/{number}")
+        for name, target in (("fd", "/proc/self/fd"), ("shm", "/tmp")):
             (self.root / "dev" / name).symlink_to(target)
         for name, target in (("lib64", "lib"), ("usr/lib", "../lib"), ("usr/lib64", "../lib")):
             (self.root / name).symlink_to(target)
@@ -185,17 +189,44 @@ def _copy_tree(source: Path, destination: Path) -> None:
     shutil.copytree(source, destination, ignore=_EXCLUDED, dirs_exist_ok=True, ignore_dangling_symlinks=True)
 
 
-def _copy_distribution(name: str, destination: Path) -> None:
+def main_module(name: str) -> str:
+    """Returns the module of a distribution that has the most files, inside of its namespace; "" if it has none."""
+    files = _files_of(name)
+    packages = {file.parts[:-1] for file in files if file.stem.partition(".")[0] == "__init__"}
+    found = Counter(
+        next((file.parts[:end] for end in range(1, len(file.parts)) if file.parts[:end] in packages), file.parts)
+        for file in files
+        if file.suffix in (".py", ".so")
+    )
+    modules = [parts for parts, _ in found.most_common() if parts in packages or len(parts) == 1]
+    return ".".join(modules[0]).partition(".py")[0].partition(".cpython-")[0] if modules else ""
+
+
+def _files_of(name: str) -> list[importlib.metadata.PackagePath]:
+    """Returns the files of a distribution, without scripts.
+
+    Raises:
+        UserError: it is not installed, or its files are somewhere else.
+    """
     try:
-        distribution = importlib.metadata.distribution(name)
+        files = importlib.metadata.distribution(name).files or ()
     except importlib.metadata.PackageNotFoundError as error:
         raise UserError(f"the sandbox's package {name!r} is not installed here: pip install {name}") from error
-    for file in distribution.files or ():
-        source = Path(str(distribution.locate_file(file)))
-        if ".." in file.parts or not source.is_file():  # such as a script in bin/
-            continue
-        (destination / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, destination / file)
+    found = [file for file in files if ".." not in file.parts]  # such as a script in bin/
+    if all(map(_NO_CONTENT.match, map(str, found))):
+        raise UserError(
+            f"the sandbox's package {name!r} has no list of its files, as where it is installed with -e or not by pip, "
+            "so it cannot be copied: install it with pip, without -e"
+        )
+    return found
+
+
+def _copy_distribution(name: str, destination: Path) -> None:
+    for file in _files_of(name):
+        source = Path(str(file.locate()))
+        if source.is_file():
+            (destination / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, destination / file)
 
 
 def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:

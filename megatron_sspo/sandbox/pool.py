@@ -24,6 +24,7 @@ class SandboxPool:
     def __init__(self, runner: Runner, concurrency: int) -> None:
         if concurrency < 1:
             raise UserError(f"the sandbox pool's concurrency is {concurrency}: it must be 1 or more")
+        self.limits = runner.limits
         self._runner = runner
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="sandbox")
         self._lock = threading.Lock()

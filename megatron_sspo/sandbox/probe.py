@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 from megatron_sspo.errors import UserError
 from megatron_sspo.sandbox import attacks
 from megatron_sspo.sandbox.box import ENVIRONMENT
+from megatron_sspo.sandbox.image import main_module
 from megatron_sspo.sandbox.remote import RemoteSandbox, check_url
 from megatron_sspo.sandbox.sandbox import Sandbox
-from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken, SandboxResult
+from megatron_sspo.sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken, SandboxResult, Verdict
 
 T = TypeVar("T")
 
@@ -42,6 +43,11 @@ _REMEDIES = {
     "max_user_namespaces": "give the container a writable /proc/sys (docker: --security-opt systempaths=unconfined)",
     "execvp": "name a folder for the sandbox's Python that allows execution: TMPDIR",
     "prctl(PR_SET_SECCOMP)": "use a kernel with seccomp filters",
+    "hard limit": "lower the sandbox's limit of that kind, or raise the machine's",
+    "(it ended as 'memory'": "raise the limit memory_bytes",
+    "(it ended as 'output'": "raise the limit output_bytes",
+    "Too many open files": "raise the limit open_files",
+    "BlockingIOError": "raise the limit processes",
 }
 
 
@@ -61,12 +67,14 @@ def open_sandbox(
         python, packages, cgroup: see `Sandbox`.
 
     Raises:
-        UserError: the sandbox cannot be made or reached, or an attack succeeds. There is no fallback.
+        UserError: the sandbox cannot be made or reached, an attack succeeds, or a package cannot be imported. There is
+            no fallback.
     """
     own = check_sandbox_options(limits, url=url, python=python, packages=packages, cgroup=cgroup)
     runner: Runner = RemoteSandbox(url) if url else Sandbox(own, python=python, packages=packages, cgroup=cgroup)
     try:
         probe(runner)
+        _import_packages(runner, packages)
     except BaseException:
         runner.close()
         raise
@@ -131,12 +139,27 @@ def _with_remedy(message: str) -> str:
 def _check_it_works(runner: Runner) -> None:
     result = _run_in_time(runner, "print(6 * 7)")
     if result.stdout != "42\n" or result.end_reason != "ok":
-        stderr = result.stderr.strip()[-500:]
+        error = result.stderr.strip().rpartition("\n")[2][:500]
+        raise UserError(_with_remedy(f"the sandbox does not run Python (it ended as {result.end_reason!r}: {error!r})"))
+    verdict = _check_in_time(runner, "def f(x): return x + 1\n")
+    if not verdict.passed:
         raise UserError(
-            _with_remedy(f"the sandbox does not run Python (it ended as {result.end_reason!r}, stderr: {stderr!r})")
+            _with_remedy(f"the sandbox's judge does not work: a correct program failed its test ({verdict.detail})")
         )
-    if not _check_in_time(runner, "def f(x): return x + 1\n"):
-        raise UserError("the sandbox's judge does not work: a correct program failed its test; see docs/sandbox.md")
+
+
+def _import_packages(runner: Runner, packages: Sequence[str]) -> None:
+    """Raises UserError if programs cannot import a package, because of its dependencies or of the limits."""
+    for package in packages:
+        if (module := main_module(package)) == "":
+            continue
+        result = _run_in_time(runner, f"import {module}\n")
+        if result.end_reason != "ok":
+            reason = result.stderr.strip().rpartition("\n")[2][:500] or result.end_reason
+            raise UserError(
+                f"programs in the sandbox cannot import {module} of the package {package!r} ({reason}): add the "
+                "packages that it needs to the option packages, or raise the limits"
+            )
 
 
 def _reach_host(runner: Runner) -> list[str]:
@@ -223,12 +246,12 @@ def _run_in_time(runner: Runner, program: str, stdin: str = "", *, seconds: floa
     return _in_time(attack, runner.limits)
 
 
-def _check_in_time(runner: Runner, program: str) -> bool:
-    """Returns whether a program passes a test of x + 1."""
+def _check_in_time(runner: Runner, program: str) -> Verdict:
+    """Returns the verdict of a test of x + 1."""
 
-    def attack() -> tuple[str, bool]:
+    def attack() -> tuple[str, Verdict]:
         verdict = runner.check(program, ["assert f(1) == 2"])
-        return verdict.reason, verdict.passed
+        return verdict.reason, verdict
 
     return _in_time(attack, runner.limits)
 
@@ -272,7 +295,7 @@ def _forge_verdicts(runner: Runner) -> list[str]:
     return [
         f"a forged verdict ({how})"
         for how, program in attacks.FORGED_VERDICTS.items()
-        if _check_in_time(runner, program)
+        if _check_in_time(runner, program).passed
     ]
 
 

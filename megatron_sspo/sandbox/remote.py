@@ -67,7 +67,10 @@ class RemoteSandbox:
         return _build(Verdict, self.request("POST", "/check", job))
 
     def session(self) -> Session:
-        """Starts a session; see `Sandbox.session`. The server ends a session that is unused for ten minutes."""
+        """Starts a session; see `Sandbox.session`.
+
+        The server ends a session that is unused for four hours, or for ten minutes if another one needs its place.
+        """
         return RemoteSession(self)
 
     def close(self) -> None:

@@ -205,12 +205,14 @@ class Sandbox:
     def _run_cases(self, program: str, cases: Sequence[Case]) -> tuple[Reason, str]:
         nonce = secrets.token_hex(16)
         # as much as all cases expect, and what one may print too much: a hostile program cannot fill the memory here
-        total_bytes = self.limits.output_bytes + sum(len(case.stdout.encode(errors="replace")) for case in cases)
+        expected = [len(case.stdout.encode(errors="replace")) for case in cases]
+        total_bytes = self.limits.output_bytes + sum(expected)
         job = {
             "program": program,
             "inputs": [case.stdin for case in cases],  # the expected outputs stay out of the sandbox
             "nonce": nonce,
-            "output_bytes": self.limits.output_bytes,
+            "output_bytes": self.limits.output_bytes + max(expected),
+            "error_bytes": self.limits.output_bytes,
             "total_bytes": total_bytes,
         }
         channel_bytes = _VERDICT_BYTES + 8 * total_bytes + 128 * len(cases)  # room for JSON escapes

@@ -30,7 +30,8 @@ from megatron_sspo.sandbox.types import Case, Limits, Runner, SandboxBroken, Ses
 _LONGEST_BODY = 64 * 1024**2
 _SOCKET_SECONDS = 60.0  # for a client to send its whole request, or to read the answer
 _MOST_AWAITED = 1024  # connections without a request; each has a thread
-_IDLE_SECONDS = 600.0  # an unused session is ended after this time
+_IDLE_SECONDS = 600.0  # a session that is unused for longer is ended if another one needs its place,
+_ABANDONED_SECONDS = 4 * 3600.0  # and after this time in any case: a turn of the policy, or an update, may take long
 MAX_SESSIONS = 256
 _SESSION_PATH = re.compile(r"/sessions/([0-9a-f]{32})")
 
@@ -64,8 +65,8 @@ class SandboxServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def service_actions(self) -> None:
-        """Ends idle sessions and slow connections; the server loop calls it twice a second."""
-        self.sessions.end_idle()
+        """Ends abandoned sessions and slow connections; the server loop calls it twice a second."""
+        self.sessions.end_abandoned()
         self.awaited.end_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -122,6 +123,10 @@ class _Sessions:
         with self._lock:
             if name in self._sessions:  # the request was sent again because its answer was lost
                 return
+            idle = self._idle(_IDLE_SECONDS)
+            if len(self._sessions) >= self._max_sessions and idle:
+                longest = min(idle, key=lambda name: self._sessions[name].last_use)
+                self._sessions.pop(longest).session.close()
             if len(self._sessions) >= self._max_sessions:
                 raise BadRequest(
                     f"{self._max_sessions} sessions are open already: start the server with more --sessions, as many "
@@ -142,12 +147,16 @@ class _Sessions:
         if session is not None:
             session.session.close()
 
-    def end_idle(self) -> None:
-        now = time.monotonic()
+    def end_abandoned(self) -> None:
+        """Ends the sessions whose trainer must be gone."""
         with self._lock:
-            idle = [name for name, session in self._sessions.items() if session.is_idle(now - _IDLE_SECONDS)]
-        for name in idle:
+            abandoned = self._idle(_ABANDONED_SECONDS)
+        for name in abandoned:
             self.end(name)
+
+    def _idle(self, seconds: float) -> list[str]:
+        since = time.monotonic() - seconds
+        return [name for name, session in self._sessions.items() if session.is_idle(since)]
 
     def end_all(self) -> None:
         for name in list(self._sessions):

@@ -86,8 +86,7 @@ class LocalSession:
         self._number += 1
         request = json.dumps({"code": code, "number": self._number, "seconds": seconds}).encode() + b"\n"
         printed = LimitedPipe(self._process.stdout, self._limits.output_bytes)
-        start = 0.0 if self._channel.content.startswith(STARTED) else START_SECONDS
-        text, cause = self._exchange(request, printed, time.monotonic() + start + seconds + _GRACE_SECONDS)
+        text, cause = self._exchange(request, printed, seconds + _GRACE_SECONDS)
         if cause:
             self._alive = False
             out_of_memory = self._process.end()
@@ -97,9 +96,11 @@ class LocalSession:
             text = f"{_SESSION_ENDED[:-1]}: {self._explain(cause, out_of_memory, seconds)}]\n"
         return _truncate(printed.content.decode("utf-8", "replace") + text)
 
-    def _exchange(self, request: bytes, printed: LimitedPipe, deadline: float) -> tuple[str, str]:
+    def _exchange(self, request: bytes, printed: LimitedPipe, seconds: float) -> tuple[str, str]:
         """Sends a cell and waits for its end; returns the text of its reply, or why there is none."""
         assert self._process.stdin is not None
+        has_started = self._channel.content.startswith(STARTED)
+        deadline = time.monotonic() + (seconds if has_started else START_SECONDS)
         os.set_blocking(self._process.stdin.fileno(), False)
         poller = select.poll()
         for descriptor in (self._process.status, self._process.stdout, self._process.channel):
@@ -114,6 +115,8 @@ class LocalSession:
                     poller.unregister(self._process.stdin.fileno())
             if "over limit" in (printed.read(), self._channel.read()):
                 return "", "output"
+            if not has_started and self._channel.content:
+                deadline, has_started = time.monotonic() + seconds, True
             line, end, _ = bytes(self._channel.content[len(STARTED) :]).partition(b"\n")
             if end:
                 del self._channel.content[len(STARTED) : len(STARTED) + len(line) + 1]
@@ -145,7 +148,7 @@ def _parse_reply(line: bytes, number: int) -> tuple[str, str]:
         return "", "forged"
     if not isinstance(found, dict) or found.get("number") != number or not isinstance(found.get("text"), str):
         return "", "forged"
-    return found["text"], ""
+    return found["text"].encode(errors="backslashreplace").decode(), ""  # no tokenizer takes half of a surrogate pair
 
 
 def _truncate(text: str) -> str:

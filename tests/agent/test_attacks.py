@@ -278,6 +278,8 @@ def test_a_user_that_imitates_a_tool_does_not_continue_the_tools_conversation() 
         {"tools": [{"type": "function"}]},
         {"tools": {"a": 1}},
         {"stream_options": 1},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"guided_json": {"type": "object"}},
     ],
 )
 def test_what_is_not_offered_is_refused(option) -> None:

@@ -218,3 +218,13 @@ def test_a_run_whose_first_episodes_are_all_refused_ends_with_the_reason(generat
         generate(too_long, [prompt()] * 4, group_size=4)
     groups = generate(three_turns, [prompt()] * 4, group_size=4)
     assert sum(rollout.num_turns for group in groups for rollout in group.rollouts) == 48
+
+
+def test_a_run_whose_first_episodes_never_ask_the_policy_ends_with_the_reason(generate) -> None:
+    """Covers a run that would train on nothing, as where the agent's client has an address of its own."""
+
+    async def asks_another(base_url, prompt):
+        return 1.0
+
+    with pytest.raises(UserError, match=r"none of the first 16 episodes, .* did not ask it: .* `base_url`"):
+        generate(asks_another, [prompt()] * 4, group_size=4)

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from megatron_sspo.agent.agents import Agents
+from megatron_sspo.errors import UserError
 from megatron_sspo.types import Endpoint, Prompt
 
 
@@ -22,3 +23,26 @@ def test_an_agent_that_ends_the_process_fails_alone():
         agents.begin("http://127.0.0.1", first).result(10)
     assert agents.begin("http://127.0.0.1", second).result(10) == 1.0
     agents.close()
+
+
+def test_an_error_of_an_agents_close_is_shown_and_its_thread_ends():
+    class Failing(Ending):
+        async def close(self):
+            raise OSError("the log is gone")
+
+    agents = Agents(Failing(), Endpoint(), max_prompt_tokens=8)
+    with pytest.raises(UserError, match="the log is gone"):
+        agents.close()
+    assert not agents._thread.is_alive()
+
+
+def test_a_close_that_is_no_coroutine_is_called():
+    class Plain(Ending):
+        closed = False
+
+        def close(self):
+            self.closed = True
+
+    agents = Agents(plain := Plain(), Endpoint(), max_prompt_tokens=8)
+    agents.close()
+    assert plain.closed

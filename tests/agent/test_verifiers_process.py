@@ -1,12 +1,18 @@
 """The agent `verifiers` and its process, with a stand-in for the package that ends the process."""
 
 import asyncio
+import contextlib
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from megatron_sspo.agent.verifiers import agent
-from megatron_sspo.types import Prompt
+from megatron_sspo.agent import agents as agents_module
+from megatron_sspo.agent.agents import Agents
+from megatron_sspo.agent.verifiers import agent, chats
+from megatron_sspo.errors import UserError
+from megatron_sspo.types import Endpoint, Prompt
 
 LOADERS = """
 import os, signal, types
@@ -49,3 +55,49 @@ def test_signals_that_slurm_sends_to_all_processes_end_no_episode(tmp_path: Path
         await vf.close()
 
     asyncio.run(run_one())
+
+
+def interpreter(path: Path, script: str) -> str:
+    """Writes a stand-in for the interpreter, and returns its path."""
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_an_episode_that_ends_while_the_process_starts_leaves_no_process(tmp_path: Path) -> None:
+    prompt = Prompt(id="0", tokens=(1,), answer="", metadata={"task": 0})
+
+    async def run_one() -> None:
+        vf = agent({}, interpreter(tmp_path / "slow", f"echo $$ > {tmp_path}/pid; exec sleep 600"))
+        episode = asyncio.create_task(vf.run("http://127.0.0.1", prompt))
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            await asyncio.sleep(0.01)
+        episode.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await episode
+        wait_until_it_ends(int((tmp_path / "pid").read_text()))
+        await vf.close()
+
+    asyncio.run(run_one())
+
+
+def test_a_process_that_does_not_end_is_killed_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents_module, "_CLOSE_SECONDS", 0.1)
+    vf = agent({}, interpreter(tmp_path / "deaf", f"echo $$ > {tmp_path}/pid; echo '{{}}'; exec sleep 600"))
+    agents = Agents(vf, Endpoint(), max_prompt_tokens=8)
+    agents.begin("http://127.0.0.1", Prompt(id="0", tokens=(1,), answer="", metadata={"task": 0}))
+    while vf._reading is None:
+        time.sleep(0.01)
+    agents.close()
+    wait_until_it_ends(int((tmp_path / "pid").read_text()))
+
+
+def wait_until_it_ends(pid: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+
+
+def test_an_interpreter_that_prints_first_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"banner .it printed 'Welcome' first.*with the option python"):
+        chats({}, interpreter(tmp_path / "banner", "echo Welcome"))

@@ -6,8 +6,10 @@ import pytest
 
 from megatron_sspo.config.resolve import call_with_options, resolve, short_names
 from megatron_sspo.errors import UserError
-from megatron_sspo.reward.code import extract_program, read_checks, reward
+from megatron_sspo.reward.code import CodeReward, extract_program, read_checks, reward
 from megatron_sspo.reward.protocol import check_prompts, checked_score
+from megatron_sspo.sandbox.pool import SandboxPool
+from megatron_sspo.sandbox.types import Limits, SandboxBroken
 from megatron_sspo.types import Prompt
 
 
@@ -110,7 +112,8 @@ def test_the_reasons_of_failures_are_counted(judge) -> None:
         ("```python title=x\nx\n```", "x\n"),
         ("```python {.numberLines}\nx\n```", "x\n"),
         ("Write ```python like this:\n```python\nx\n```", "x\n"),
-        ("  ```python\n  x\n  ```", "  x\n"),
+        ("1. First:\n   ```python\n   if x:\n     y\n   ```", "if x:\n  y\n"),
+        ("Run ```python\n  x\n```", "  x\n"),
         (block("a") + "\ntext\n" + block("b"), "b\n"),
         (block("a") + "\n```\noutput\n```", "a\n"),
         (block("a") + "\n```python\nb", "a\n"),
@@ -135,6 +138,8 @@ def test_a_long_response_of_fences_takes_linear_time() -> None:
     assert extract_program(" " * 300_000) is None
     assert extract_program("```python a=" * 100_000) is None
     assert extract_program("```python" + " " * 300_000) is None
+    assert extract_program("```python a=" + " " * 100_000 + "`") is None
+    assert extract_program("```python" + " " * 100_000 + "x") is None
 
 
 HELPER = """
@@ -255,3 +260,27 @@ def test_close_is_idempotent() -> None:
     built = reward(concurrency=1)
     built.close()
     built.close()
+
+
+def test_inputs_that_the_limits_exclude_are_no_fault_of_the_programs(judge) -> None:
+    stdin = "x" * (judge._pool.limits.disk_bytes + 1)
+    with pytest.raises(UserError, match=r"'x.jsonl:1': the inputs of its cases need 67,108,865 bytes .* disk_bytes"):
+        judge.score([prompt(cases=[{"stdin": stdin, "stdout": "x"}])], [respond("print(input()[0])")])
+    with pytest.raises(UserError, match="memory_bytes"):
+        judge.score([prompt(cases=[{"stdin": stdin[1:], "stdout": "x"}] * 9)], [respond("print(input()[0])")])
+
+
+def test_a_broken_sandbox_ends_the_run_with_one_sentence() -> None:
+    class Broken:
+        limits = Limits()
+
+        def check(self, program, tests, cases):
+            raise SandboxBroken("the sandbox at http://127.0.0.1:9/check: Connection refused")
+
+        def close(self):
+            pass
+
+    made = CodeReward(SandboxPool(Broken(), 1))
+    with pytest.raises(UserError, match="programs cannot be judged: the sandbox at http"):
+        made.score([prompt()], [respond("print()")])
+    made.close()

@@ -476,6 +476,9 @@ import time; time.sleep(0.5); print(4, flush=True)
 
 # Right programs: each prints a number that is one larger than its input, for the inputs 1, 2 and 3.
 PRINTING: dict[str, str] = {
+    "its streams by their paths": (
+        "print(int(open('/dev/stdin').read()) + 1, file=open('/dev/stdout', 'w')); open('/dev/stderr', 'w').write('x')"
+    ),
     "a thread that is not joined": """
 import threading, time
 def main():

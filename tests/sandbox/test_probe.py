@@ -1,6 +1,7 @@
 """Tests that the probe passes an intact sandbox, and finds each hole that is made in one."""
 
 import contextlib
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -163,6 +164,23 @@ def test_an_error_of_bubblewrap_has_a_remedy(monkeypatch, public_path, said: str
     with pytest.raises(UserError) as caught:
         probe.open_sandbox()
     assert said in str(caught.value) and remedy in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "message"),
+    [
+        ("processes", 1, r"does not run Python .*: 'BlockingIOError.*: raise the limit processes$"),
+        ("open_files", 1, r"does not run Python .*Too many open files.*: raise the limit open_files$"),
+        ("memory_bytes", 1, r"does not run Python \(it ended as 'memory'.*: raise the limit memory_bytes$"),
+        ("output_bytes", 1, r"does not run Python \(it ended as 'output'.*: raise the limit output_bytes$"),
+        ("open_files", 10**9, r"could not be made: the limit RLIMIT_NOFILE of 1000000000 is above .*: lower"),
+    ],
+)
+def test_a_limit_under_which_nothing_runs_is_named(sandbox, monkeypatch, limit: str, value: int, message: str) -> None:
+    monkeypatch.setattr(sandbox, "limits", dataclasses.replace(LIMITS, **{limit: value}))
+    monkeypatch.setattr(probe, "_ATTACKS", ())
+    with pytest.raises(UserError, match=message):
+        probe.probe(sandbox)
 
 
 def test_limits_beside_a_url_are_refused() -> None:

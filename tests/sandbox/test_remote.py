@@ -282,6 +282,22 @@ def test_closing_an_ended_session_frees_its_place() -> None:
         second.close()
 
 
+def test_a_session_between_two_long_turns_is_kept_until_another_needs_its_place() -> None:
+    """The run ends if its session is gone, and a turn of the policy or an update takes as long as it takes."""
+    sessions = _Sessions(2)
+    for name in "ab":
+        sessions.open(name, Mock())
+    for name, seconds in (("a", 3600.0), ("b", 601.0)):
+        sessions.get(name).last_use = time.monotonic() - seconds
+    sessions.end_abandoned()
+    assert list(sessions._sessions) == ["a", "b"]
+    sessions.open("c", Mock())
+    assert list(sessions._sessions) == ["b", "c"]
+    sessions.get("b").last_use = time.monotonic() - 5 * 3600.0
+    sessions.end_abandoned()
+    assert list(sessions._sessions) == ["c"]
+
+
 def test_a_session_whose_request_waits_for_a_slot_is_not_idle() -> None:
     sessions = _Sessions(1)
     sessions.open("a", Mock())

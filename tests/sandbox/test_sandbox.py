@@ -288,6 +288,13 @@ def test_signals_to_all_processes_of_a_job_do_not_end_a_program(patient: Sandbox
         session.close()
 
 
+def test_pools_fit_into_the_limit_of_processes_on_every_machine(patient: Sandbox) -> None:
+    """Covers machines of 28 cores or more, where ThreadPoolExecutor() would start 32 threads."""
+    assert patient.run("import os; print(os.cpu_count())").stdout == "4\n"
+    verdict = patient.check("import os\ndef f(): return os.cpu_count()", ["assert f() == 4"])
+    assert verdict.passed, verdict
+
+
 def test_packages_of_this_environment_are_copied() -> None:
     made = Sandbox(LIMITS, packages=["packaging"])
     try:

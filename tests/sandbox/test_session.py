@@ -7,6 +7,7 @@ import time
 import psutil
 import pytest
 
+from megatron_sspo.sandbox import session as session_module
 from megatron_sspo.sandbox.sandbox import Sandbox
 from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of
 
@@ -32,6 +33,33 @@ def test_state_persists_and_a_cell_shows_what_a_notebook_would(session) -> None:
     assert session.execute("class A:\n    pass\nA.__module__") == "'__main__'\n"
     assert session.execute("") == ""
     assert session.execute("input()").endswith("EOFError: EOF when reading a line\n")
+
+
+def test_an_observation_is_text_that_every_tokenizer_takes(session) -> None:
+    """Half of a surrogate pair would end the run: an environment's observation must not have one."""
+    assert session.execute("raise ValueError('\\ud800')").endswith("\nValueError: \\ud800\n")
+    session.execute("class A:\n  def __repr__(self): return '\\udfff'")
+    assert session.execute("A()") == "\\udfff\n"
+
+
+def test_a_syntax_error_shows_the_cell_alone(session) -> None:
+    assert session.execute("def f(: pass") == (
+        '  File "<cell 1>", line 1\n    def f(: pass\n          ^\nSyntaxError: invalid syntax\n'
+    )
+
+
+@pytest.mark.parametrize("cell", ["import sys; sys.stdout.close()", "import sys; sys.stdout = None"])
+def test_a_cell_that_loses_its_output_does_not_hide_the_values_of_others(session, cell: str) -> None:
+    assert session.execute(cell) == ""
+    assert session.execute("6 * 7") == "42\n"
+
+
+def test_the_time_to_start_is_not_the_first_cells(session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first cell that cannot be interrupted would keep its caller for an hour."""
+    monkeypatch.setattr(session_module, "START_SECONDS", 3600.0)
+    monkeypatch.setattr(session_module, "_GRACE_SECONDS", 0.1)
+    code = "import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass"
+    assert "could not be interrupted" in session.execute(code, 0.1)
 
 
 def test_a_session_that_closes_while_a_cell_is_sent_is_no_error(session) -> None:

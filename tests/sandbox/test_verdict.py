@@ -125,6 +125,17 @@ def test_the_limit_on_output_holds_for_each_case(sandbox: Sandbox) -> None:
     assert not sandbox.check(program, [], wrong).passed
 
 
+def test_the_limit_on_output_is_for_what_is_not_expected(sandbox: Sandbox) -> None:
+    """A program may print more than the limit if it has to, and in each case as much to stderr."""
+    size = LIMITS.output_bytes
+    program = f"import sys\nprint(input() * {size + 9})\nprint('x' * {size - 9}, file=sys.stderr)"
+    verdict = sandbox.check(program, [], [Case(stdin=letter, stdout=letter * (size + 9)) for letter in "abc"])
+    assert verdict.passed, verdict
+    assert sandbox.check(f"print('a' * {size + 9})", [], [Case(stdin="", stdout="a")]).reason == "output"
+    floods = f"import sys\nprint('a')\nprint('x' * {size + 9}, file=sys.stderr)"
+    assert sandbox.check(floods, [], [Case(stdin="", stdout="a")]).reason == "output"
+
+
 def test_a_byte_order_mark_is_ignored(sandbox: Sandbox) -> None:
     assert sandbox.check("\ufeffdef f(x): return x", ["assert f(1) == 1"]).passed
     assert sandbox.check("\ufeffprint(4)", [], [Case(stdin="", stdout="4")]).passed

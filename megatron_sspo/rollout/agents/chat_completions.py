@@ -19,6 +19,18 @@ _UNSUPPORTED = (
     "modalities",
     "audio",
     "prediction",
+    # of the servers of vLLM and SGLang
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "json_schema",
+    "regex",
+    "ebnf",
 )
 
 

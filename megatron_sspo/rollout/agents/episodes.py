@@ -53,8 +53,8 @@ class AgentEpisodes:
             policy_version: the version of an episode in which nothing was sampled.
 
         Raises:
-            UserError: the engine failed, the agent failed before its first turn, or all requests of the first episodes
-                were refused.
+            UserError: the engine failed, the agent failed before its first turn, or in the first episodes it asked
+                nothing, or all that it asked was refused.
         """
         async with self._listening():
             tasks = [asyncio.create_task(self._run(prompt, sampling, sampler)) for sampler in samplers]
@@ -99,7 +99,7 @@ class AgentEpisodes:
             finally:
                 agent.cancel()
                 await self._server.remove(session)
-        self._check_answered(session)
+        self._check_answered(session, is_late=is_late)
         trajectories = session.tree.trajectories()
         self._agents.count(
             turns=session.num_turns,
@@ -111,17 +111,18 @@ class AgentEpisodes:
         failed = {"agent": limits.failure_reward}
         return EpisodeResult(trajectories, failed if reward is None else reward, session.last_text)
 
-    def _check_answered(self, session: Session) -> None:
+    def _check_answered(self, session: Session, *, is_late: bool) -> None:
         """Raises UserError if the policy answered in none of the first episodes: then the settings are to blame."""
         self._was_answered |= session.num_turns > 0
-        if self._was_answered or session.refusal is None:
+        if self._was_answered or (session.refusal is None and (is_late or session.num_begun)):
             return
         self._num_unanswered += 1
-        if self._num_unanswered >= _MAX_UNANSWERED:
-            raise UserError(
-                f"the policy answered in none of the first {self._num_unanswered} episodes, because the agent's "
-                f"requests were refused: {session.refusal}"
-            )
+        if self._num_unanswered < _MAX_UNANSWERED:
+            return
+        begin = f"the policy answered in none of the first {self._num_unanswered} episodes, because the agent"
+        if session.refusal is None:
+            raise UserError(f"{begin} did not ask it: `run` has to send its requests to the `base_url` that it gets")
+        raise UserError(f"{begin}'s requests were refused: {session.refusal}")
 
 
 def _reward(agent: "asyncio.Future[Any]", session: Session) -> dict[str, float] | None:

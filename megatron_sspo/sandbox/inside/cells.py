@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import signal
@@ -55,8 +56,9 @@ def _execute(code: str, name: str, seconds: float, namespace: dict[str, Any]) ->
             return _evaluate(code, name, namespace)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(AttributeError, ValueError):  # a cell has replaced it, or closed it
+                    stream.flush()
     except CellTimeout:
         return f"TimeoutError: the cell was interrupted after {seconds:g} seconds\n"
     except SystemExit:
@@ -66,7 +68,9 @@ def _execute(code: str, name: str, seconds: float, namespace: dict[str, Any]) ->
 
 
 def _evaluate(code: str, name: str, namespace: dict[str, Any]) -> str:
-    tree = ast.parse(code, name)
+    # not ast.parse, whose own lines would be in the traceback of a syntax error
+    tree = compile(code, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    assert isinstance(tree, ast.Module)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec", dont_inherit=True), namespace)
     if not isinstance(last, ast.Expr):

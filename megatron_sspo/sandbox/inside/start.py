@@ -20,7 +20,10 @@ def main() -> None:
     mode, job, channel, limits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
     for name, value in limits.items():
         soft_first = name == "RLIMIT_CPU"  # SIGXCPU tells the cause; SIGKILL follows a second later
-        resource.setrlimit(getattr(resource, name), (value, value + soft_first))
+        try:
+            resource.setrlimit(getattr(resource, name), (value, value + soft_first))
+        except ValueError:
+            sys.exit(f"the limit {name} of {value} is above the machine's own hard limit (ulimit -H)")
     os.write(channel, b"+")  # the clock starts here
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel drops it if it is sent to init from inside the sandbox
     sys.argv = ["program.py"]

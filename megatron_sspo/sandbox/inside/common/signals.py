@@ -1,4 +1,4 @@
-"""Prepares a process to execute a program: its signals, and the builtins of an ordinary Python."""
+"""Prepares a process to execute a program: its signals, the builtins of an ordinary Python, the number of cores."""
 
 import _sitebuiltins
 import builtins
@@ -7,12 +7,17 @@ import os
 import signal
 import sys
 
+_CORES = 4  # that a program sees: on a large machine, Python's pools would start more threads than are allowed
+
 
 def prepare_for_program() -> None:
     """Prepares this process to execute an untrusted program."""
     sys.path.remove("/sandbox")
     for name in ("exit", "quit"):  # `site`, which is not loaded, defines them
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D"))
+    for name in ("cpu_count", "process_cpu_count"):  # the latter since Python 3.13
+        if hasattr(os, name):
+            setattr(os, name, lambda: _CORES)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ignore_signals()
 
