@@ -55,6 +55,19 @@ REFUSED = {
     "ddp={'average_in_collective': True, 'reduce_scatter_with_fp32_accumulation': True}": "which can only sum: leave",
     "megatron={'moe_apply_probs_on_input': True}": "megatron.moe_apply_probs_on_input is True, and must stay off",
     "megatron={'use_te_activation_func': True}": "use_te_activation_func is True: it needs CUDA and",
+    "megatron={'moe_router_fusion': True}": "megatron.moe_router_fusion is True: it needs CUDA and",
+    # fields with which the first pass on a GPU would fail, or that would do nothing
+    "megatron={'fp8': 'hybrid'}": "megatron.fp8 is 'hybrid', and must stay None: its products need rows of certain",
+    "megatron={'fp4': 'e2m1'}": "megatron.fp4 is 'e2m1', and must stay None: its products need rows of certain",
+    "megatron={'cuda_graph_impl': 'local'}": "is 'local', and must stay none: a CUDA graph is of one shape",
+    "megatron={'enable_cuda_graph': True}": "is True, and must stay off: a CUDA graph is of one shape",
+    "parallel=Parallel(data=2, expert=2), megatron={'overlap_moe_expert_parallel_comm': True}": "must stay off: its "
+    "schedule takes a plan of the forward pass",
+    "parallel=Parallel(tensor=2, sequence=True), megatron={'tp_comm_overlap': True}": "must stay off: its buffers",
+    "megatron={'qk_clip': True}": "megatron.qk_clip is True, and must stay off: only Megatron's own training loop",
+    "parallel=Parallel(pipeline=2), megatron={'use_ring_exchange_p2p': True}": "must stay off: torch has no",
+    "parallel=Parallel(pipeline=2), megatron={'defer_embedding_wgrad_compute': True}": "must stay off: the gradient",
+    "megatron={'fp32_residual_connection': True}": "must stay off: layers",
     # layouts that do not fit the model
     "parallel=Parallel(tensor=3, sequence=True)": "be a multiple of tensor_model_parallel_size (3); change it",
     "parallel=Parallel(data=3, expert=3)": "parallel.expert is 3, which does not divide the model's 8 experts",
