@@ -258,8 +258,7 @@ def test_the_output_layer_is_built_without_apex(without_checks, monkeypatch, is_
 
 
 def test_a_flex_dispatcher_keeps_no_probabilities():
-    """Its manager, which needs DeepEP, would keep them, and with them the graph of recomputed layers."""
-
+    # they are in a manager, which needs DeepEP; with them the autograd graph of recomputed layers would stay
     class Layer(MoELayer):
         def __init__(self):
             torch.nn.Module.__init__(self)
