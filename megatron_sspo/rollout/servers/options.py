@@ -12,6 +12,7 @@ from megatron_sspo.config.kinds import Amount, Count, Positive
 from megatron_sspo.errors import UserError
 
 Pause = Literal["retract", "abort", "in_place"]
+DtypeName = Literal["", "float32", "bfloat16"]
 TransportName = Literal["tensor", "ipc", "disk", "distributed"]
 
 
@@ -26,6 +27,7 @@ class Options:
     urls: Sequence[str] = ()  # servers that run already; their key is in MEGATRON_SSPO_SERVER_KEY
     router: Mapping[str, Any] | None = None  # options of sglang-router, which is started unless this is None; e.g. {}
     run_folder: Path | None = None  # the servers' logs go to its folder `servers/`; the loop sets it
+    model_dtype: DtypeName = ""  # of the weights of servers that are started on GPUs; the loop sets it
     routes: bool = False  # servers report each token's experts; the loop sets it for R3
     pause: Pause = "retract"  # treatment of responses in progress while weights are replaced
     release_memory: bool = False  # release the servers' memory while the trainer works on the same GPUs
