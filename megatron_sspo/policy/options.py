@@ -95,8 +95,7 @@ _GRAPHS = "a CUDA graph is of one shape, and rows of microbatches differ in leng
 _EXPERTS_OVERLAP = "its schedule takes a plan of the forward pass, which the trainer does not make"
 _OWN_LOOP = "only Megatron's own training loop reads what it measures"
 _MUST_STAY = {
-    "fp8": _LOW_PRECISION,
-    "fp4": _LOW_PRECISION,
+    **dict.fromkeys(("fp8", "fp4", "fp8_param_gather", "fp4_param_gather"), _LOW_PRECISION),
     **dict.fromkeys(("cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph"), _GRAPHS),
     **dict.fromkeys(("overlap_moe_expert_parallel_comm", "delay_wgrad_compute"), _EXPERTS_OVERLAP),
     "ep_overlap_early_attn_memory_release": _EXPERTS_OVERLAP,

@@ -59,6 +59,7 @@ REFUSED = {
     # fields with which the first pass on a GPU would fail, or that would do nothing
     "megatron={'fp8': 'hybrid'}": "megatron.fp8 is 'hybrid', and must stay None: its products need rows of certain",
     "megatron={'fp4': 'e2m1'}": "megatron.fp4 is 'e2m1', and must stay None: its products need rows of certain",
+    "ddp={'fp8_param_gather': True}": "ddp.fp8_param_gather is True, and must stay off: its products need rows",
     "megatron={'cuda_graph_impl': 'local'}": "is 'local', and must stay none: a CUDA graph is of one shape",
     "megatron={'enable_cuda_graph': True}": "is True, and must stay off: a CUDA graph is of one shape",
     "parallel=Parallel(data=2, expert=2), megatron={'overlap_moe_expert_parallel_comm': True}": "must stay off: its "
