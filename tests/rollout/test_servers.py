@@ -236,6 +236,17 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
         check_gpus(given)
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_ipc_needs_memory_that_servers_can_open(monkeypatch, name):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv(name, "max_split_size_mb:512,expandable_segments:True")
+    check_gpus(Options(transport="tensor"))
+    with pytest.raises(UserError, match=f'"ipc", and {name} has expandable_segments:True'):
+        check_gpus(Options(transport="ipc"))
+    monkeypatch.setenv(name, "expandable_segments:False")
+    check_gpus(Options(transport="ipc"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

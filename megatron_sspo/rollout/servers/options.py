@@ -1,5 +1,6 @@
 """The fields of `rollouts.options` for the engine of SGLang's servers."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,10 +61,16 @@ _NO_NCCL = (
 
 
 def check_gpus(options: Options) -> None:
-    """Raises UserError if the options need GPUs and this machine has none, or if they need other GPUs than its own."""
+    """Raises UserError if the options need GPUs and this machine has none, other GPUs than its own, or other memory."""
     on_gpu = torch.cuda.is_available()
     if options.transport == "ipc" and not on_gpu:
         raise UserError(_NO_IPC)
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if options.transport == "ipc" and "expandable_segments:true" in os.environ.get(name, "").lower():
+            raise UserError(
+                f'rollouts.options.transport is "ipc", and {name} has expandable_segments:True, whose memory '
+                'servers may not be able to open: leave that out, or choose "tensor"'
+            )
     # servers of the run begin with the first GPU, which is that of rank 0, a sender
     if options.transport == "distributed" and on_gpu and (options.release_memory or not options.urls):
         raise UserError(_NO_NCCL)
