@@ -19,6 +19,7 @@ from megatron_sspo.policy.shared_prompts.transformer_engine import with_shared_p
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
 from megatron_sspo.policy.with_cuda.installed import (
     check_attention,
+    check_context,
     check_float32,
     check_installed,
     has_transformer_engine,
@@ -61,6 +62,7 @@ def transformer_config(
     fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
     transformer = construct(TransformerConfig, fields, options, "megatron")
     check_attention(transformer.attention_backend.name)
+    check_context(transformer.cp_comm_type, transformer.num_query_groups or 1, parallel)
     _check_schedule(transformer, parallel)
     return transformer
 

@@ -119,6 +119,8 @@ _MUST_STAY = {
 }
 # values of `moe_router_load_balancing_type`. Megatron's "sinkhorn" chooses other experts than the engine does.
 _BALANCING = ("none", "aux_loss", "seq_aux_loss", "global_aux_loss")
+# forms of context parallelism; "a2a+p2p" needs groups that the trainer does not make, and Megatron would use none
+_CONTEXT = ("p2p", "a2a", "all_gather")
 # ranges of values other than None. Megatron's annotations lack them: it would divide by 0 or loop forever.
 _RANGES: dict[str, Any] = {
     "hidden_dropout": Decay,
@@ -128,6 +130,7 @@ _RANGES: dict[str, Any] = {
     "moe_input_jitter_eps": Probability,
     "moe_router_load_balancing_type": Literal[_BALANCING] | list[Literal[_BALANCING]],
     "moe_z_loss_coeff": NotNegative,
+    "cp_comm_type": Literal[_CONTEXT] | list[Literal[_CONTEXT]],
     "moe_expert_capacity_factor": Positive,
     "num_layers_in_first_pipeline_stage": Count,
     "num_layers_in_last_pipeline_stage": Count,

@@ -300,6 +300,27 @@ def test_no_kernel_of_transformer_engine_is_called_local(monkeypatch):
         installed.check_attention("local")
 
 
+@pytest.mark.parametrize(
+    ("kinds", "version", "words"),
+    [
+        ("a2a", "2.9.0", "has 'a2a', and Transformer Engine 2.9.0 has no such form .* install 2.10 or newer"),
+        (["p2p", "all_gather"], "2.17.1", "has 'all_gather', and Transformer Engine 2.17.1 .* install 2.18 or newer"),
+        ("a2a", "2.20.2", "divides the 1 key-value heads of a rank among parallel.context=2 ranks: leave it out"),
+        ("all_gather", "2.18.0", ""),
+        (None, "2.9.0", ""),
+    ],
+)
+def test_forms_of_context_parallelism(monkeypatch, kinds, version, words):
+    monkeypatch.setattr(installed, "has_transformer_engine", lambda: True)
+    monkeypatch.setattr(installed, "transformer_engine_version", lambda: version)
+    installed.check_context(kinds, 2, Parallel(tensor=2))
+    if not words:
+        installed.check_context(kinds, 2, Parallel(tensor=2, context=2))
+        return
+    with pytest.raises(UserError, match=words):
+        installed.check_context(kinds, 2, Parallel(tensor=2, context=2))
+
+
 # ------------------------------------------------------------------ the process and the other ranks
 
 

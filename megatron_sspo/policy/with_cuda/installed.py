@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -24,6 +24,8 @@ _FIELDS_WITH_KERNELS = (
 )
 # `attention_backend` -> the variable by which Transformer Engine has this kind of kernel; by default all are on
 _ATTENTION = {"flash": "NVTE_FLASH_ATTN", "fused": "NVTE_FUSED_ATTN", "unfused": "NVTE_UNFUSED_ATTN"}
+# `cp_comm_type` -> the oldest that has this form for packed sequences
+_OLDEST_FOR_CONTEXT = {"p2p": OLDEST_TRANSFORMER_ENGINE, "a2a": "2.10", "all_gather": "2.18"}
 _OLDEST_FOR_FLOAT32 = "2.11"  # before, its only attention for float32 refuses packed sequences
 
 
@@ -83,6 +85,33 @@ def check_float32(parallel: Parallel) -> None:
             f"model.dtype is float32, and Transformer Engine {found} has no attention for it over packed sequences: "
             f"install {_OLDEST_FOR_FLOAT32} or newer, choose bfloat16, or uninstall it"
         )
+
+
+def check_context(kinds: str | Sequence[str] | None, groups: int, parallel: Parallel) -> None:
+    """Checks that Transformer Engine, if it is used, has the forms of context parallelism; a pass would fail.
+
+    Args:
+        kinds: `TransformerConfig.cp_comm_type`, of all layers or of each.
+        groups: the number of key-value heads.
+
+    Raises:
+        UserError: it lacks one, or the heads cannot be exchanged among the ranks.
+    """
+    if parallel.context == 1 or not has_transformer_engine():
+        return
+    found = transformer_engine_version()
+    for kind in [kinds] if isinstance(kinds, str) else kinds or ():
+        oldest = _OLDEST_FOR_CONTEXT[kind]
+        if Version(found) < Version(oldest):
+            raise UserError(
+                f"megatron.cp_comm_type has {kind!r}, and Transformer Engine {found} has no such form for packed "
+                f"sequences: install {oldest} or newer, or leave it out"
+            )
+        if kind == "a2a" and (heads := max(1, groups // parallel.tensor)) % parallel.context:
+            raise UserError(
+                f"megatron.cp_comm_type has 'a2a', which divides the {heads} key-value heads of a rank among "
+                f"parallel.context={parallel.context} ranks: leave it out"
+            )
 
 
 def check_attention(backend: str) -> None:
