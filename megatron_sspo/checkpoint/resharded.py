@@ -4,9 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from megatron.core import tensor_parallel
-
 from megatron_sspo.checkpoint import sharded
 
 _KEPT = ("step",)  # fields of a parameter group that the checkpoint sets
@@ -33,7 +30,7 @@ def load_resharded(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler:
     sharded.load_chunks(path, chunks, loaded)
     optimizer.load_state_dict(_optimizer_state(optimizer.state_dict(), loaded["resharded"], loaded["optimizer"]))
     sharded.load_schedule(scheduler, loaded["scheduler"])
-    _seed_random_states(seed * 1_000_003 + scheduler.num_steps)
+    sharded.seed_random_states(seed, scheduler.num_steps)
 
 
 def _optimizer_state(own: Any, resharded: Mapping[Any, Any], saved: Mapping[Any, Any]) -> Any:
@@ -48,8 +45,3 @@ def _optimizer_state(own: Any, resharded: Mapping[Any, Any], saved: Mapping[Any,
         state["param_state"] = tensors.get("param_state", {})
         state["param_state_sharding_type"] = sharded.SHARDING_TYPE
     return list(states.values()) if of_chain else own
-
-
-def _seed_random_states(seed: int) -> None:
-    torch.manual_seed(seed)
-    tensor_parallel.model_parallel_cuda_manual_seed(seed)

@@ -80,8 +80,11 @@ def _replace_results_queue(results: Any) -> Iterator[None]:
         filesystem_async._results_queue = None
 
 
-def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
+def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, seed: int) -> None:
     """Restores the whole state exactly, in the layout that wrote it, except for Adam's settings. A collective.
+
+    Args:
+        seed: the run's seed, for new random states where a GPU is to read those of a CPU, or a CPU those of a GPU.
 
     Raises:
         UserError: the folder is damaged, or was written by another model or layout.
@@ -94,11 +97,7 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> N
         group.update(adam)
     optimizer.load_state_dict(state["optimizer"])
     load_schedule(scheduler, state["scheduler"])
-    random = state["random"]
-    torch.set_rng_state(random["torch"])
-    if torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
-    _rng_tracker().set_states(random["tracker"])
+    set_random_states(state["random"], seed, scheduler.num_steps)
 
 
 def state_to_load(chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
@@ -159,6 +158,25 @@ def load_schedule(scheduler: Any, state: Mapping[str, Any]) -> None:
     """Sets the schedule to its saved step."""
     scheduler.num_steps = 0  # load_state_dict adds to it
     scheduler.load_state_dict(state)
+
+
+def set_random_states(random: Mapping[str, Any], seed: int, num_steps: int) -> None:
+    """Restores random states, or seeds them anew if they are of another kind of device, which cannot take them."""
+    is_of_gpu = random["cuda"] is not None
+    if is_of_gpu != torch.cuda.is_available():
+        seed_random_states(seed, num_steps)
+        return
+    torch.set_rng_state(random["torch"])
+    if is_of_gpu:
+        torch.cuda.set_rng_state(random["cuda"])
+    _rng_tracker().set_states(random["tracker"])
+
+
+def seed_random_states(seed: int, num_steps: int) -> None:
+    """Seeds the random states as a start does, by the run's seed and the number of updates."""
+    seed = seed * 1_000_003 + num_steps
+    torch.manual_seed(seed)
+    tensor_parallel.model_parallel_cuda_manual_seed(seed)
 
 
 def param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         if local.is_launched():
             run = in_layout_for(run, int(os.environ["WORLD_SIZE"]))
         # before the checks, which ask torch for GPUs
-        order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
+        order_kernels(tensor=run.parallel.tensor, context=run.parallel.context)
         if not local.is_child():  # `launch` has checked its processes; torchrun and srun check nothing
             preflight(run, resume=options.resume)
         starts_others = run.parallel.num_processes > 1 and not local.is_launched()

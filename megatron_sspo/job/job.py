@@ -147,7 +147,7 @@ class Job:
     def _open_ranks(self, stack: ExitStack) -> None:
         """Opens the process group, checks that the ranks agree, and locks the run's folder against other runs."""
         run = self.run
-        order_kernels(tensor=run.parallel.tensor, context=run.parallel.context, megatron=run.megatron)
+        order_kernels(tensor=run.parallel.tensor, context=run.parallel.context)
         agree_on_nccl(run.rollouts.engine, run.rollouts.options)
         log = self.folder / LOG
         self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report))

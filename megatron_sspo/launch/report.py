@@ -20,8 +20,9 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
         f"{_gb(host_bytes(run, config))} GB of its host's memory to save it",
     ]
     if run.rollouts.engine == "sglang":
-        tp_size = int((run.rollouts.options.get("server") or {}).get("tp_size", 1))
-        of_server = server_memory(config, tp_size=tp_size)
+        server = run.rollouts.options.get("server") or {}
+        tp_size, dtype = int(server.get("tp_size", 1)), str(server.get("dtype", run.model.dtype))
+        of_server = server_memory(config, tp_size=tp_size, dtype=dtype)
         lines.append(
             f"a server's GPU holds {_gb(of_server.weights)} GB of weights at tp_size {tp_size}, and "
             f"{of_server.cache_per_token / 1024:.0f} KiB of key-value cache a token"

@@ -51,7 +51,12 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     check_options(sglang.engine, run.rollouts.options, "the engine 'sglang'", num_given=1)
     given = Options(**run.rollouts.options)
     options = replace(
-        given, address=address, run_folder=folder, urls=(), routes=given.routes or run.routing_replay == "R3"
+        given,
+        address=address,
+        run_folder=folder,
+        urls=(),
+        model_dtype=given.model_dtype or run.model.dtype,
+        routes=given.routes or run.routing_replay == "R3",
     )
     last_port = 65_536 - options.num_servers
     if not 0 < first_port <= last_port:

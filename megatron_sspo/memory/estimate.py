@@ -137,10 +137,10 @@ def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
     return ITEMSIZE[run.model.dtype] * count_all(load_family(config), config).total
 
 
-def server_memory(config: Mapping[str, Any], *, tp_size: int) -> ServerMemory:
-    """Returns the memory of a server's GPU, with weights and cache in two bytes per element."""
-    family = load_family(config)
-    return ServerMemory(2 * count_all(family, config).total // tp_size, cache_bytes(config, 2) // tp_size)
+def server_memory(config: Mapping[str, Any], *, tp_size: int, dtype: str) -> ServerMemory:
+    """Returns the memory of a server's GPU, with weights and cache of a type; an unknown one has two bytes."""
+    family, itemsize = load_family(config), ITEMSIZE.get(dtype, 2)
+    return ServerMemory(itemsize * count_all(family, config).total // tp_size, cache_bytes(config, itemsize) // tp_size)
 
 
 def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:

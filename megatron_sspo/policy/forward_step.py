@@ -65,7 +65,7 @@ class ForwardStep:
         """
         if not has_router_losses(chunk.config):
             return {}
-        _count_at_least_one_token()
+        _count_tokens()
         mask = microbatch.is_padding
         if chunk.config.sequence_parallel and not chunk.pre_process:
             size = parallel_state.get_tensor_model_parallel_world_size()
@@ -91,21 +91,22 @@ class ForwardStep:
 
 
 @cache
-def _count_at_least_one_token() -> None:
-    """Makes the load-balancing losses of a microbatch without tokens 0, once per process.
+def _count_tokens() -> None:
+    """Makes the load-balancing losses count the tokens that are not padding as a whole number, once per process.
 
-    They are divided by the number of tokens that are not padding, and 0/0 would make the gradient of every router NaN
-    (megatron-core 0.16 to 0.19).
+    They are divided by this number. Megatron computes it as a float, which Transformer Engine's fused loss refuses. It
+    is at least 1 here: in a microbatch without tokens 0/0 would make the gradient of every router NaN (megatron-core
+    0.16 to 0.19).
     """
     count = router.get_tokens_per_expert_and_token_count
 
-    def count_at_least_one(*arguments: Any, **options: Any) -> Any:
+    def count_whole(*arguments: Any, **options: Any) -> Any:
         of_experts, on_this_rank, on_all_ranks = count(*arguments, **options)
         if isinstance(on_all_ranks, torch.Tensor):  # counted from a padding mask
-            on_all_ranks = on_all_ranks.clamp(min=1)
+            on_all_ranks = on_all_ranks.round().long().clamp(min=1)
         return of_experts, on_this_rank, on_all_ranks
 
-    router.get_tokens_per_expert_and_token_count = count_at_least_one
+    router.get_tokens_per_expert_and_token_count = count_whole
 
 
 def report_token_values(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:

@@ -17,7 +17,13 @@ from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
 from megatron_sspo.policy.shared_prompts.transformer_engine import with_shared_prompts
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
-from megatron_sspo.policy.with_cuda.installed import check_float32, check_installed, has_transformer_engine
+from megatron_sspo.policy.with_cuda.installed import (
+    check_attention,
+    check_context,
+    check_float32,
+    check_installed,
+    has_transformer_engine,
+)
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
 
@@ -39,8 +45,8 @@ def transformer_config(
 
     Raises:
         UserError: an option is wrong (see `checked_fields`), Megatron refuses the layout, routing is to be replayed by
-            a fused router, kernels that an option needs are not installed, or Transformer Engine is installed and does
-            not work, or has no attention for the dtype.
+            a fused router, kernels that an option needs are not installed, the environment chooses other kernels for
+            attention, or Transformer Engine is installed and does not work, or has no attention for the dtype.
     """
     options = checked_fields(TransformerConfig, options, "megatron")
     check_installed(options)
@@ -55,6 +61,8 @@ def transformer_config(
     }
     fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
     transformer = construct(TransformerConfig, fields, options, "megatron")
+    check_attention(transformer.attention_backend.name)
+    check_context(transformer.cp_comm_type, transformer.num_query_groups or 1, parallel)
     _check_schedule(transformer, parallel)
     return transformer
 
@@ -231,9 +239,11 @@ def _release_probabilities(chunks: list[GPTModel]) -> None:
     """
 
     def release(layer: Any, *_: Any) -> None:
-        for name in ("probs", "local_probs"):  # of the dispatchers by all-to-all and by all-gather
-            if hasattr(layer.token_dispatcher, name):
-                setattr(layer.token_dispatcher, name, None)
+        dispatcher = layer.token_dispatcher
+        for holder in (dispatcher, getattr(dispatcher, "_comm_manager", None)):  # a "flex" dispatcher has a manager
+            for name in ("probs", "local_probs", "token_probs", "dispatched_probs"):
+                if hasattr(holder, name):
+                    setattr(holder, name, None)
 
     for chunk in chunks:
         for module in chunk.modules():

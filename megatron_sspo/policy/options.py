@@ -88,9 +88,25 @@ _RESERVED = {
     **{name: f"{place}, so set that" for name, place in _LAYOUT.items()},
     **dict.fromkeys(_ARCHITECTURE, "the model's config.json, so leave it out"),
 }
-# fields that must keep their defaults -> why
+# fields that must keep their defaults -> why; some are of newer releases
 _FSDP = "it shards parameters, which export and checkpoints here do not"
+_LOW_PRECISION = "its products need rows of certain lengths, and checkpoints here have no scales"
+_GRAPHS = "a CUDA graph is of one shape, and rows of microbatches differ in length"
+_EXPERTS_OVERLAP = "its schedule takes a plan of the forward pass, which the trainer does not make"
+_OWN_LOOP = "only Megatron's own training loop reads what it measures"
 _MUST_STAY = {
+    **dict.fromkeys(("fp8", "fp4", "fp8_param_gather", "fp4_param_gather"), _LOW_PRECISION),
+    **dict.fromkeys(("cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph"), _GRAPHS),
+    **dict.fromkeys(("overlap_moe_expert_parallel_comm", "delay_wgrad_compute"), _EXPERTS_OVERLAP),
+    "ep_overlap_early_attn_memory_release": _EXPERTS_OVERLAP,
+    **dict.fromkeys(("qk_clip", "log_max_attention_logit"), _OWN_LOOP),
+    "tp_comm_overlap": "its buffers are made for rows of one length, and rows of microbatches differ",
+    "defer_embedding_wgrad_compute": "the gradient of the output layer is computed by the trainer's own head",
+    "fp32_residual_connection": "layers in bfloat16 do not take its float32 values",
+    "use_ring_exchange_p2p": "torch has no ring_exchange",
+    "use_mup": "it scales embeddings and logits, which the engine does not",
+    "moe_router_force_biased": "it chooses experts at random, whatever the router says",
+    "moe_mlp_glu_interleave_size": "it expects the rows of experts' weights in another order",
     "calculate_per_token_loss": "it weights every sequence by its length, which is another objective",
     "use_megatron_fsdp": _FSDP,
     "use_custom_fsdp": _FSDP,
@@ -103,6 +119,8 @@ _MUST_STAY = {
 }
 # values of `moe_router_load_balancing_type`. Megatron's "sinkhorn" chooses other experts than the engine does.
 _BALANCING = ("none", "aux_loss", "seq_aux_loss", "global_aux_loss")
+# forms of context parallelism; "a2a+p2p" needs groups that the trainer does not make, and Megatron would use none
+_CONTEXT = ("p2p", "a2a", "all_gather")
 # ranges of values other than None. Megatron's annotations lack them: it would divide by 0 or loop forever.
 _RANGES: dict[str, Any] = {
     "hidden_dropout": Decay,
@@ -112,6 +130,7 @@ _RANGES: dict[str, Any] = {
     "moe_input_jitter_eps": Probability,
     "moe_router_load_balancing_type": Literal[_BALANCING] | list[Literal[_BALANCING]],
     "moe_z_loss_coeff": NotNegative,
+    "cp_comm_type": Literal[_CONTEXT] | list[Literal[_CONTEXT]],
     "moe_expert_capacity_factor": Positive,
     "num_layers_in_first_pipeline_stage": Count,
     "num_layers_in_last_pipeline_stage": Count,
@@ -142,7 +161,7 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
             raise UserError(
                 f"{group}.{name} is {describe_value(value)}, which a recipe cannot set: it comes from {_RESERVED[name]}"
             )
-        if name in _MUST_STAY and value is not (usual := fields[name].default):
+        if name in _MUST_STAY and value != (usual := fields[name].default):
             usual = "off" if usual is False else usual
             raise UserError(f"{group}.{name} is {describe_value(value)}, and must stay {usual}: {_MUST_STAY[name]}")
         try:

@@ -227,7 +227,7 @@ class Policy:
 
     def load(self, path: Path) -> None:
         """Restores what `save` wrote, in the same layout, to the bit."""
-        sharded.load(path, self.chunks, self.optimizer, self.scheduler)
+        sharded.load(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
 
     def load_resharded(self, path: Path) -> None:
         """Restores what `save` wrote in another layout; random states are seeded anew: see `resharded`."""

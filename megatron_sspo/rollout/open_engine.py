@@ -67,6 +67,8 @@ def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
     options = dict(run.rollouts.options)
     if "run_folder" in known:
         options["run_folder"] = folder
+    if "model_dtype" in known:
+        options.setdefault("model_dtype", run.model.dtype)
     if "routes" in known and run.routing_replay == "R3":
         options.setdefault("routes", True)
     engine = call_with_options(build, options, _description(run), model_path)

@@ -14,10 +14,12 @@ import pytest
 import resume
 import torch
 from launcher import launch
+from megatron.core import tensor_parallel
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from tiny_policy import read_batch
 
 from megatron_sspo.checkpoint import saving as saving_module
+from megatron_sspo.checkpoint import sharded
 from megatron_sspo.checkpoint.saving import ResultQueue
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
@@ -67,6 +69,22 @@ def test_a_resumed_run_takes_adams_settings_from_its_configuration(make, folders
     policy = make(folders["dense"], optimizer=replace(resume.OPTIMIZER, beta1=0.5, beta2=0.6, eps=0.1))
     (policy.load_resharded if is_resharded else policy.load)(checkpoint)
     assert {(tuple(g["betas"]), g["eps"]) for g in policy.optimizer.param_groups} == {((0.5, 0.6), 0.1)}
+
+
+@pytest.mark.parametrize("is_gpu", [True, False])
+def test_random_states_of_another_kind_of_device_are_seeded_anew(device, monkeypatch, is_gpu):
+    def drawn():
+        with tensor_parallel.get_cuda_rng_tracker().fork():
+            return torch.rand(3).tolist()
+
+    other = torch.zeros(16, dtype=torch.uint8)  # the size of a CUDA generator's state, which a CPU's refuses
+    saved = {"torch": other, "cuda": None if is_gpu else other, "tracker": {"model-parallel-rng": other}}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_gpu)
+    found = []
+    for num_steps in (3, 3, 4):
+        sharded.set_random_states(saved, 1, num_steps)
+        found.append(drawn())
+    assert found[0] == found[1] != found[2]
 
 
 def test_killed_writer_raises_a_user_error(make, folders, batches, tmp_path, monkeypatch):

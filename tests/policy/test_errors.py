@@ -2,7 +2,8 @@
 
 import importlib.util
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.distributed import initialize, rendezvous_store
 from megatron_sspo.policy.model import transformer_config
+from megatron_sspo.policy.options import checked_fields
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.weights import check_shards
 from megatron_sspo.processes.ports import free_port
@@ -58,6 +60,28 @@ def test_a_model_that_cannot_be_configured(folders, kind, parallel, options, wor
     with pytest.raises(UserError, match=words) as raised:
         configure(folders[kind], parallel, **options)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"use_mup": True}, "use_mup is True, and must stay off: it scales embeddings and logits"),
+        ({"moe_router_force_biased": 0.5}, "force_biased is 0.5, and must stay None: it chooses experts at random"),
+        ({"moe_mlp_glu_interleave_size": 32}, "interleave_size is 32, and must stay None: it expects the rows"),
+        ({"cuda_graph_impl": "full_iteration"}, "cuda_graph_impl is 'full_iteration', and must stay none"),
+    ],
+)
+def test_fields_of_newer_releases_that_change_the_model(options, words):
+    @dataclass
+    class Newer:
+        use_mup: bool = False
+        moe_router_force_biased: float | None = None
+        moe_mlp_glu_interleave_size: int | None = None
+        cuda_graph_impl: Literal["none", "full_iteration"] = "none"
+
+    with pytest.raises(UserError, match=words):
+        checked_fields(Newer, options, "megatron")
+    assert checked_fields(Newer, {"cuda_graph_impl": "".join(("no", "ne"))}, "megatron") == {"cuda_graph_impl": "none"}
 
 
 @pytest.mark.parametrize(

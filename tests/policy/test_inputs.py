@@ -6,6 +6,7 @@ import layouts
 import numpy as np
 import pytest
 import torch
+from megatron.core.transformer.moe import moe_utils
 from resume import make_policy
 from tiny_policy import make_run, read_batch
 
@@ -162,6 +163,31 @@ def test_a_microbatch_without_sequences_adds_nothing(device, folders, batches, m
     assert max((whole[name] - alone[name]).abs().max() for name in alone) > 1e-2, "the routers' losses must count"
     for name, found in with_empty.items():
         torch.testing.assert_close(found, (alone[name] + whole[name]) / 2, rtol=1e-4, atol=1e-5)
+
+
+def test_the_fused_loss_of_routers_gets_a_whole_number_of_tokens(device, folders, batches, monkeypatch):
+    """Transformer Engine refuses a float. Its kernels are replaced by Megatron's own operators."""
+
+    def fused_loss(*, total_num_tokens, coeff, **others):
+        assert isinstance(total_num_tokens, int) or total_num_tokens.dtype == torch.int64
+        return switch(total_num_tokens=total_num_tokens, moe_aux_loss_coeff=coeff, **others)
+
+    def gradient(fused):
+        policy = Policy(make_run(megatron=layouts.AUXILIARY), folders["moe"], device)
+        policy.transformer.moe_router_fusion = fused
+        policy.gradient(read_batch(batches["moe"]), sspo())
+        return torch.cat([p.main_grad.flatten() for chunk in policy.chunks for p in chunk.parameters()])
+
+    expected, switch = gradient(fused=False), moe_utils.switch_load_balancing_loss_func
+    monkeypatch.setattr(moe_utils, "HAVE_TE", True)
+    kernels = {
+        "fused_topk_with_score_function": moe_utils.topk_routing_with_score_function,
+        "fused_compute_score_for_moe_aux_loss": moe_utils.compute_routing_scores_for_aux_loss,
+        "fused_moe_aux_loss": fused_loss,
+    }
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(moe_utils, name, kernel, raising=False)
+    torch.testing.assert_close(gradient(fused=True), expected)
 
 
 def test_in_another_loop(device):

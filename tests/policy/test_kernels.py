@@ -4,14 +4,16 @@ import dataclasses
 import importlib
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from megatron.core.extensions import transformer_engine as extension
+from megatron.core.transformer.moe.moe_layer import MoELayer
 from tiny_policy import build
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.policy.model import transformer_config
+from megatron_sspo.policy.model import _release_probabilities, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config
 from megatron_sspo.policy.with_cuda import fast_fields, installed
 from megatron_sspo.preflight import ranks
@@ -222,9 +224,10 @@ def test_an_old_transformer_engine_has_no_attention_for_packed_float32(without_c
         transformer("dense")
 
 
-def test_routes_cannot_be_replayed_by_the_fused_router():
+def test_routes_cannot_be_replayed_by_the_fused_router(monkeypatch):
+    monkeypatch.setattr(installed, "has_transformer_engine", lambda: True)
     with pytest.raises(UserError, match=r"megatron\.moe_router_fusion is true with routing_replay"):
-        transformer(options={"moe_router_fusion": True}, routing_replay=True)
+        transformer(options={"moe_router_fusion": True}, routing_replay=True, dtype=torch.bfloat16)
 
 
 def test_the_line_at_the_start(without_checks, monkeypatch):
@@ -254,22 +257,85 @@ def test_the_output_layer_is_built_without_apex(without_checks, monkeypatch, is_
     assert not fast_fields.layers._grad_accum_fusion_available
 
 
+def test_a_flex_dispatcher_keeps_no_probabilities():
+    # they are in a manager, which needs DeepEP; with them the autograd graph of recomputed layers would stay
+    class Layer(MoELayer):
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+            self.token_dispatcher = SimpleNamespace(_comm_manager=SimpleNamespace(token_probs=None))
+
+        def forward(self, hidden):
+            self.token_dispatcher._comm_manager.token_probs = hidden
+            self.token_dispatcher._comm_manager.dispatched_probs = hidden
+            return hidden
+
+    layer = Layer()
+    _release_probabilities([layer])
+    layer(torch.ones(1))
+    assert vars(layer.token_dispatcher._comm_manager) == {"token_probs": None, "dispatched_probs": None}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "backend", "words"),
+    [
+        ("NVTE_FUSED_ATTN", "0", "auto", r"NVTE_FUSED_ATTN is '0' in .* sets this variable .* to 1: unset it"),
+        ("NVTE_UNFUSED_ATTN", "1", "flash", r"NVTE_UNFUSED_ATTN is '1' .*attention_backend='flash' .* to 0"),
+        ("NVTE_FLASH_ATTN", "", "fused", r"NVTE_FLASH_ATTN is '' in the environment"),
+    ],
+)
+def test_kernels_of_attention_that_the_environment_excludes(monkeypatch, variable, value, backend, words):
+    monkeypatch.setattr(os, "environ", {variable: value})
+    with pytest.raises(UserError, match=words):
+        transformer(options={"attention_backend": backend})
+
+
+def test_kernels_of_attention_on_which_the_environment_agrees(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"NVTE_FLASH_ATTN": "1", "NVTE_FUSED_ATTN": "0"})
+    assert transformer(options={"attention_backend": "flash"}).attention_backend.name == "flash"
+
+
+def test_no_kernel_of_transformer_engine_is_called_local(monkeypatch):
+    monkeypatch.setattr(installed, "has_transformer_engine", lambda: True)
+    with pytest.raises(UserError, match="is 'local', which leaves Transformer Engine no kernel: leave it out"):
+        installed.check_attention("local")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "version", "words"),
+    [
+        ("a2a", "2.9.0", "has 'a2a', and Transformer Engine 2.9.0 has no such form .* install 2.10 or newer"),
+        (["p2p", "all_gather"], "2.17.1", "has 'all_gather', and Transformer Engine 2.17.1 .* install 2.18 or newer"),
+        ("a2a", "2.20.2", "divides the 1 key-value heads of a rank among parallel.context=2 ranks: leave it out"),
+        ("all_gather", "2.18.0", ""),
+        (None, "2.9.0", ""),
+    ],
+)
+def test_forms_of_context_parallelism(monkeypatch, kinds, version, words):
+    monkeypatch.setattr(installed, "has_transformer_engine", lambda: True)
+    monkeypatch.setattr(installed, "transformer_engine_version", lambda: version)
+    installed.check_context(kinds, 2, Parallel(tensor=2))
+    if not words:
+        installed.check_context(kinds, 2, Parallel(tensor=2, context=2))
+        return
+    with pytest.raises(UserError, match=words):
+        installed.check_context(kinds, 2, Parallel(tensor=2, context=2))
+
+
 # ------------------------------------------------------------------ the process and the other ranks
 
 
 @pytest.mark.parametrize(
-    ("sizes", "megatron", "given", "expected"),
+    ("sizes", "given", "expected"),
     [
-        ({"tensor": 1, "context": 1}, {}, None, None),
-        ({"tensor": 2, "context": 1}, {}, None, "1"),
-        ({"tensor": 1, "context": 2}, {}, None, "1"),
-        ({"tensor": 2, "context": 1}, {}, "8", "8"),
-        ({"tensor": 2, "context": 1}, {"overlap_moe_expert_parallel_comm": True}, None, None),
+        ({"tensor": 1, "context": 1}, None, None),
+        ({"tensor": 2, "context": 1}, None, "1"),
+        ({"tensor": 1, "context": 2}, None, "1"),
+        ({"tensor": 2, "context": 1}, "8", "8"),
     ],
 )
-def test_the_order_of_kernels(monkeypatch, sizes, megatron, given, expected):
+def test_the_order_of_kernels(monkeypatch, sizes, given, expected):
     monkeypatch.setattr(os, "environ", {} if given is None else {"CUDA_DEVICE_MAX_CONNECTIONS": given})
-    order_kernels(**sizes, megatron=megatron)
+    order_kernels(**sizes)
     assert os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == expected
 
 

@@ -12,6 +12,7 @@ from memory_layouts import CONFIG, LAYOUTS
 from tiny_policy import make_run
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.launch.report import report
 from megatron_sspo.memory.estimate import checkpoint_bytes, estimate
 from megatron_sspo.memory.parameters import layers_per_stage
 from megatron_sspo.policy.policy import Policy
@@ -103,3 +104,12 @@ def test_an_engine_within_the_trainer_has_weights_and_a_cache_of_its_own() -> No
 def test_layouts_that_do_not_divide_the_model_are_refused(parallel, message) -> None:
     with pytest.raises(UserError, match=message):
         estimate(make_run(parallel), CONFIG.to_dict(), on_cuda=False)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "server", "size"),
+    [("bfloat16", {}, "61.1"), ("float32", {}, "122.1"), ("float32", {"dtype": "half"}, "61.1")],
+)
+def test_the_report_counts_the_bytes_of_the_servers_type(dtype, server, size) -> None:
+    run = make_run(dtype=dtype, rollouts=Rollouts(engine="sglang", options={"server": server}))
+    assert f"a server's GPU holds {size} GB of weights at tp_size 1" in report(run, QWEN3_30B_A3B, on_cuda=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +14,14 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.launch import serve
+from megatron_sspo.rollout import open_engine
 from megatron_sspo.rollout.servers import server_program
-from megatron_sspo.rollout.servers.build import build_servers
+from megatron_sspo.rollout.servers.build import build_servers, server_dtype
 from megatron_sspo.rollout.servers.options import Options, check, check_gpus
 from megatron_sspo.rollout.servers.process import ServerProcess, command_line, find_python
+from megatron_sspo.run import Model, Rollouts
+from tests.test_run_check import RUN
 
 PORT_TAKEN = (
     "[2026-01-01 00:00:00] ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 30000): "
@@ -141,6 +146,42 @@ def test_servers_share_the_gpus_that_this_process_sees(tmp_path, gpus, visible, 
     assert {environment["SGLANG_HEALTH_CHECK_TIMEOUT"] for environment, _ in found} == {"61"}
 
 
+@pytest.mark.parametrize(
+    ("options", "given", "expected"),
+    [
+        ({"model_dtype": "bfloat16"}, "bfloat16", torch.bfloat16),
+        ({"model_dtype": "bfloat16", "server": {"dtype": "half"}}, "half", torch.float16),
+        ({}, None, None),
+    ],
+)
+def test_servers_on_gpus_have_the_trainers_dtype(tmp_path, gpus, options, given, expected):
+    """SGLang would take float16 for a model whose config.json says float32, and the checksums would differ."""
+    gpus(1, "")
+    options = Options(run_folder=tmp_path, **options)
+    (server,) = build_servers(options, tmp_path, find_python(sys.executable), "key")
+    assert server.process._arguments["dtype"] == given
+    assert server_dtype(options) == expected
+
+
+def test_the_run_and_serve_set_the_dtype_of_the_servers(tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(open_engine, "call_with_options", lambda _, options, *others: found.append(options))
+    monkeypatch.setattr(open_engine, "check_members", lambda *_: None)
+    run = replace(RUN, rollouts=Rollouts(engine="sglang"), model=Model(path=str(tmp_path), dtype="float32"))
+    open_engine.open_engine(run, tmp_path, tmp_path)
+
+    def build(options, *_):
+        found.append(vars(options))
+        raise UserError("built")
+
+    monkeypatch.setattr(serve, "build_servers", build)
+    monkeypatch.setenv(server_program.KEY, "k" * 32)
+    run = replace(run, rollouts=Rollouts(engine="sglang", options={"python": sys.executable}))
+    with pytest.raises(UserError, match="built"):
+        serve.serve(run, address="127.0.0.1", first_port=30000, folder=tmp_path)
+    assert [options["model_dtype"] for options in found] == ["float32", "float32"]
+
+
 def test_servers_start_on_gpus_whose_free_memory_differs(tmp_path, gpus, monkeypatch):
     """Ranks of the trainer on the GPUs of one server hold different amounts; SGLang would refuse that by default."""
     name = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"  # spelt as in sglang 0.5.23, environ.py
@@ -193,6 +234,17 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
         return
     with pytest.raises(UserError, match="NCCL takes one process for each GPU"):
         check_gpus(given)
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_ipc_needs_memory_that_servers_can_open(monkeypatch, name):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv(name, "max_split_size_mb:512,expandable_segments:True")
+    check_gpus(Options(transport="tensor"))
+    with pytest.raises(UserError, match=f'"ipc", and {name} has expandable_segments:True'):
+        check_gpus(Options(transport="ipc"))
+    monkeypatch.setenv(name, "expandable_segments:False")
+    check_gpus(Options(transport="ipc"))
 
 
 @pytest.mark.parametrize(

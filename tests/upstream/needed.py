@@ -24,7 +24,7 @@ MEGATRON: dict[str, Names] = {
     ),
     "megatron/core/model_parallel_config.py": members(
         "ModelParallelConfig",
-        *("gradient_accumulation_fusion", "overlap_moe_expert_parallel_comm"),
+        "gradient_accumulation_fusion",
         *("variable_seq_lengths", "batch_p2p_comm", "overlap_p2p_comm", "sequence_parallel"),
         *("finalize_model_grads_func", "no_sync_func", "grad_scale_func"),
         *("bf16", "params_dtype", "pipeline_dtype"),

@@ -2,7 +2,8 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -19,8 +20,12 @@ OLDEST_WITH_NORMS = "2.14"
 # fields of TransformerConfig that need Transformer Engine, which its own checks do not say
 _FIELDS_WITH_KERNELS = (
     *("cpu_offloading", "fused_single_qkv_rope", "gradient_accumulation_fusion", "moe_grouped_gemm"),
-    "use_te_activation_func",
+    *("moe_router_fusion", "use_te_activation_func"),
 )
+# `attention_backend` -> the variable by which Transformer Engine has this kind of kernel; by default all are on
+_ATTENTION = {"flash": "NVTE_FLASH_ATTN", "fused": "NVTE_FUSED_ATTN", "unfused": "NVTE_UNFUSED_ATTN"}
+# `cp_comm_type` -> the oldest that has this form for packed sequences
+_OLDEST_FOR_CONTEXT = {"p2p": OLDEST_TRANSFORMER_ENGINE, "a2a": "2.10", "all_gather": "2.18"}
 _OLDEST_FOR_FLOAT32 = "2.11"  # before, its only attention for float32 refuses packed sequences
 
 
@@ -80,6 +85,58 @@ def check_float32(parallel: Parallel) -> None:
             f"model.dtype is float32, and Transformer Engine {found} has no attention for it over packed sequences: "
             f"install {_OLDEST_FOR_FLOAT32} or newer, choose bfloat16, or uninstall it"
         )
+
+
+def check_context(kinds: str | Sequence[str] | None, groups: int, parallel: Parallel) -> None:
+    """Checks that Transformer Engine, if it is used, has the forms of context parallelism; a pass would fail.
+
+    Args:
+        kinds: `TransformerConfig.cp_comm_type`, of all layers or of each.
+        groups: the number of key-value heads.
+
+    Raises:
+        UserError: it lacks one, or the heads cannot be exchanged among the ranks.
+    """
+    if parallel.context == 1 or not has_transformer_engine():
+        return
+    found = transformer_engine_version()
+    for kind in [kinds] if isinstance(kinds, str) else kinds or ():
+        oldest = _OLDEST_FOR_CONTEXT[kind]
+        if Version(found) < Version(oldest):
+            raise UserError(
+                f"megatron.cp_comm_type has {kind!r}, and Transformer Engine {found} has no such form for packed "
+                f"sequences: install {oldest} or newer, or leave it out"
+            )
+        if kind == "a2a" and (heads := max(1, groups // parallel.tensor)) % parallel.context:
+            raise UserError(
+                f"megatron.cp_comm_type has 'a2a', which divides the {heads} key-value heads of a rank among "
+                f"parallel.context={parallel.context} ranks: leave it out"
+            )
+
+
+def check_attention(backend: str) -> None:
+    """Checks that the environment agrees with the choice of kernels for attention.
+
+    Megatron sets Transformer Engine's variables when it builds the model, and fails if one has another value.
+
+    Args:
+        backend: the name of `TransformerConfig.attention_backend`.
+
+    Raises:
+        UserError: a variable has another value, or the choice leaves Transformer Engine no kernel.
+    """
+    if backend == "local" and has_transformer_engine():
+        raise UserError(
+            "megatron.attention_backend is 'local', which leaves Transformer Engine no kernel: leave it out"
+        )
+    for name, variable in _ATTENTION.items():
+        wanted = "1" if backend in ("auto", name) else "0"
+        if (found := os.environ.get(variable, wanted)) != wanted:
+            raise UserError(
+                f"{variable} is {found!r} in the environment, and with megatron.attention_backend={backend!r} Megatron "
+                f"sets this variable of Transformer Engine to {wanted}: unset it, and choose by "
+                "megatron.attention_backend"
+            )
 
 
 def transformer_engine_version() -> str:

@@ -37,8 +37,8 @@ _DTYPES = {
 
 
 def server_dtype(options: Options) -> torch.dtype | None:
-    """Returns the dtype of the servers' weights; None if it is the model's."""
-    default = "auto" if torch.cuda.is_available() else _CPU_OPTIONS["dtype"]
+    """Returns the dtype of the servers' weights; None if it is not known."""
+    default = options.model_dtype if torch.cuda.is_available() else _CPU_OPTIONS["dtype"]
     return _DTYPES.get((options.server or {}).get("dtype", default))
 
 
@@ -89,7 +89,8 @@ def build_servers(
         "load_format": "dummy",  # weights come from the trainer
         **({"enable_return_routed_experts": True} if options.routes else {}),
         **({"enable_memory_saver": True} if options.release_memory else {}),
-        **({} if num_gpus else _CPU_OPTIONS),
+        # SGLang would choose a dtype by config.json: float16 for float32, and not the trainer's in any case
+        **({"dtype": options.model_dtype or None} if num_gpus else _CPU_OPTIONS),
         **(options.server or {}),
     }
     found, cores = [], usable_cores()

@@ -1,5 +1,6 @@
 """The fields of `rollouts.options` for the engine of SGLang's servers."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from megatron_sspo.config.kinds import Amount, Count, Positive
 from megatron_sspo.errors import UserError
 
 Pause = Literal["retract", "abort", "in_place"]
+DtypeName = Literal["", "float32", "bfloat16"]
 TransportName = Literal["tensor", "ipc", "disk", "distributed"]
 
 
@@ -26,6 +28,7 @@ class Options:
     urls: Sequence[str] = ()  # servers that run already; their key is in MEGATRON_SSPO_SERVER_KEY
     router: Mapping[str, Any] | None = None  # options of sglang-router, which is started unless this is None; e.g. {}
     run_folder: Path | None = None  # the servers' logs go to its folder `servers/`; the loop sets it
+    model_dtype: DtypeName = ""  # of the weights of servers that are started on GPUs; the loop sets it
     routes: bool = False  # servers report each token's experts; the loop sets it for R3
     pause: Pause = "retract"  # treatment of responses in progress while weights are replaced
     release_memory: bool = False  # release the servers' memory while the trainer works on the same GPUs
@@ -58,10 +61,16 @@ _NO_NCCL = (
 
 
 def check_gpus(options: Options) -> None:
-    """Raises UserError if the options need GPUs and this machine has none, or if they need other GPUs than its own."""
+    """Raises UserError if the options need GPUs and this machine has none, other GPUs than its own, or other memory."""
     on_gpu = torch.cuda.is_available()
     if options.transport == "ipc" and not on_gpu:
         raise UserError(_NO_IPC)
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if options.transport == "ipc" and "expandable_segments:true" in os.environ.get(name, "").lower():
+            raise UserError(
+                f'rollouts.options.transport is "ipc", and {name} has expandable_segments:True, whose memory '
+                'servers may not be able to open: leave that out, or choose "tensor"'
+            )
     # servers of the run begin with the first GPU, which is that of rank 0, a sender
     if options.transport == "distributed" and on_gpu and (options.release_memory or not options.urls):
         raise UserError(_NO_NCCL)
