@@ -123,6 +123,7 @@ def test_invalid_config(sharded, text, message):
     [
         ("README.md", "x", "has model-00001-of-00003.safetensors, and no model.safetensors.index.json; get that file"),
         ("pytorch_model.bin", "x", "holds no safetensors: neither .*save_pretrained"),
+        ("rank-0.safetensors", "x", "has rank-0.safetensors, and neither .*save_pretrained"),
         ("checkpoints/update-000001/state.json", "{}", "is the folder of a run .*; name its folder model, or a checkp"),
         (
             "model.safetensors",
