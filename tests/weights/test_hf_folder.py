@@ -344,6 +344,20 @@ def test_a_disk_that_is_full_of_random_weights(checkpoint, tmp_path, small_files
     assert not (tmp_path / "new").exists()
 
 
+def test_random_weights_keep_the_files_beside_them(checkpoint, tmp_path):
+    """Transformers writes a tokenizer by the rules of a class, and a generation_config.json of its own."""
+    source = shutil.copytree(checkpoint("llama"), tmp_path / "source")
+    files = {
+        "generation_config.json": '{"eos_token_id": [2, 5]}',
+        "tokenizer.json": "{}",
+        "tokenizer_config.json": "{}",
+    }
+    for name, text in files.items():
+        (source / name).write_text(text)
+    write_random_weights(source, tmp_path / "new", seed=0)
+    assert {name: (tmp_path / "new" / name).read_text() for name in files} == files
+
+
 @pytest.mark.parametrize("name", ["model.safetensors.index.json", "tokenizer.json", "config.json"])
 def test_a_disk_that_is_full_when_the_tensors_are_written(checkpoint, tmp_path, monkeypatch, name):
     folder = shutil.copytree(checkpoint("llama"), tmp_path / "hf")
