@@ -8,7 +8,7 @@ from typing import Any
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.errors import UserError
 
-_PROBES = ("12+345", "1 2", "a b", "Hello  World, it's", "\n\n\tf(x_1) = {'a': 12 + 345}\n")
+_PROBES = ("12+345", "1 2", "a b", "Hello  World, it's", "\n\n  \tf(x_1) = {'a': 12 + 345}\n")
 
 
 def read_config(model_path: Path) -> Any:
