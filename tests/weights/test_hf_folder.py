@@ -18,7 +18,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.run import Model
 from megatron_sspo.weights.formats.hf_folder import HFFolder, write_folder
-from megatron_sspo.weights.random import write_random_weights
+from megatron_sspo.weights.formats.random import write_random_weights
 from tests.test_run_check import RUN
 from tests.weights.folders import edit_json
 from tests.weights.tiny_checkpoints import KINDS, logits, save
