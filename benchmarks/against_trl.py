@@ -272,7 +272,7 @@ def main() -> None:
         return
     if not options.profile and not Path(PYTHONS["trl"]).exists():
         raise SystemExit(f"{PYTHONS['trl']} is missing: make install-integrations")
-    from megatron_sspo.weights.random import write_random_weights
+    from megatron_sspo.weights.formats.random import write_random_weights
 
     if not options.profile:
         print("| model | update | log π_old | generation | memory | first norm of the gradient |", flush=True)

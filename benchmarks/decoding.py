@@ -21,7 +21,7 @@ from transformers import DynamicCache
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 from megatron_sspo.weights.formats.open_folder import open_folder
-from megatron_sspo.weights.random import write_random_weights
+from megatron_sspo.weights.formats.random import write_random_weights
 
 MODEL = Path(__file__).parents[1] / "examples" / "tiny_moe"
 LENGTHS = (48, 192, 512)

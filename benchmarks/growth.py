@@ -41,7 +41,7 @@ def measure(point: Mapping[str, int], passes: int) -> float:
     from megatron_sspo.policy.policy import Policy
     from megatron_sspo.run import Model, Parallel, Prompts, Run
     from megatron_sspo.types import Prompt, Rollout, RolloutGroup
-    from megatron_sspo.weights.random import write_random_weights
+    from megatron_sspo.weights.formats.random import write_random_weights
 
     torch.set_num_threads(1)
     parallel = Parallel(data=point["ranks"])

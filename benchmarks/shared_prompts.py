@@ -43,7 +43,7 @@ def write_model(kind: str, folder: Path) -> Path:
     """Writes a model with random weights, and initializes Megatron. Returns the model's folder."""
     from megatron_sspo.policy.distributed import initialize
     from megatron_sspo.run import Parallel
-    from megatron_sspo.weights.random import write_random_weights
+    from megatron_sspo.weights.formats.random import write_random_weights
 
     (folder / "config").mkdir()
     (folder / "config" / "config.json").write_text(json.dumps(CONFIGS[kind]), encoding="utf-8")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from megatron_sspo.config.naming import one_line
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.processes.parent import describe_exit
 from megatron_sspo.types import Prompt
@@ -33,7 +34,7 @@ class Verifiers:
     """
 
     def __init__(self, environment: Mapping[str, Any], python: str = "", folder: str = "") -> None:
-        self._environment, self._python, self._folder = environment, python, folder
+        self._environment, self._python, self._folder = _checked(environment, folder), python, folder
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._starting = asyncio.Lock()
@@ -135,6 +136,9 @@ def chats(
     Raises:
         UserError: the interpreter has no verifiers or no such environment, or its tasks have no end and `size` is None.
     """
+    if size is not None and size < 1:
+        raise UserError(f"the option size of the source verifiers is {size}: it must be 1 or more, or None for all")
+    _checked(environment, folder)
     sent = "".join(f"{json.dumps(line)}\n" for line in (environment, {"number": 0, "rows": size}))
     try:
         done = subprocess.run(
@@ -146,8 +150,26 @@ def chats(
     _check_first(first, python)
     found = json.loads(second or b'{"error": "its process ended; what it wrote is on stderr"}')
     if "error" in found:
-        raise UserError(f"the tasks of the environment cannot be read: {found['error']}")
+        raise UserError(f"the tasks of the environment cannot be read: {one_line(found['error'])}")
     return found["result"]
+
+
+def _checked(environment: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
+    """Returns an environment that can be sent to the worker.
+
+    Raises:
+        UserError: it has a value that JSON does not have, or there is no such folder.
+    """
+    try:
+        json.dumps(environment)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"the option environment of verifiers has a value that JSON does not have ({one_line(str(error))}): write "
+            "texts, numbers, lists and dicts"
+        ) from error
+    if not Path(folder).is_dir():
+        raise UserError(f"there is no folder {folder}, the option folder of verifiers: it is relative to {Path.cwd()}")
+    return environment
 
 
 def _command(python: str) -> list[str]:
@@ -174,14 +196,19 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def _check_first(line: bytes, python: str) -> None:
-    """Raises UserError if the worker could not open the environment."""
+    """Raises UserError if the worker could not open the environment, or the interpreter wrote something else first."""
     try:
         found = json.loads(line or b'{"error": "its process ended; what it wrote is on stderr"}')
-    except ValueError:  # a wrapper of the interpreter has printed a line of its own
-        found = {"error": f"it printed {short_repr(line.decode(errors='replace'))} first, which is not its protocol"}
-    if "error" in found:
+        error = found.get("error")
+    except (ValueError, AttributeError):
+        written = short_repr(line.decode(errors="replace").strip())
         raise UserError(
-            f"the environment of verifiers cannot be opened in {python or sys.executable} ({found['error']}): install "
+            f"{python or sys.executable} writes {written} to stdout before it runs a program: name an "
+            "interpreter of Python itself with the option python, and no script around it"
+        ) from None
+    if error is not None:
+        raise UserError(
+            f"the environment of verifiers cannot be opened in {python or sys.executable} ({one_line(error)}): install "
             "verifiers>=0.4 and the environment there, or name another interpreter with the option python"
         )
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of an object that does not define its own
+# in the text of an object that does not define its own; an image of Pillow's writes it in capitals
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def canonical(value: Any) -> str:

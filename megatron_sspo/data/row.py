@@ -5,6 +5,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,8 @@ def check_row(row: Any, what: str) -> None:
 
 def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[dict[str, Any]]:
     question = _look_up(record, name, "question", place)
+    if isinstance(question, list):
+        question = [_with_text(message) for message in question]
     _check_question(
         question, f"{place}, field {name!r}", "fix the record, or name another field by the option question"
     )
@@ -158,6 +161,20 @@ def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[di
         return question
     # a column of messages has null for what only other messages have
     return [{key: value for key, value in message.items() if value is not None} for message in question]
+
+
+def _with_text(message: Any) -> Any:
+    """Returns a message whose content is text: OpenAI's calls of tools have null, and its texts may be in parts."""
+    if not isinstance(message, Mapping):
+        return message
+    content = message.get("content")
+    if content is None and message.get("tool_calls"):
+        return {**message, "content": ""}
+    parts = content if isinstance(content, list) else []
+    texts = [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+    if texts and len(texts) == len(parts):
+        return {**message, "content": "".join(texts)}
+    return message
 
 
 def _check_question(question: Any, where: str, remedy: str) -> None:
@@ -176,7 +193,10 @@ def _check_question(question: Any, where: str, remedy: str) -> None:
         raise UserError(f"{where}: the question is an empty list of messages: fill it in, or drop the record")
     for number, message in enumerate(question, start=1):
         if not is_message(message):
-            raise UserError(f"{where}: message {number} must be an object with the texts 'role' and 'content'")
+            raise UserError(
+                f"{where}: message {number} must be an object with the texts 'role' and 'content', and this is "
+                f"{short_repr(message)}: rewrite the messages in OpenAI's form"
+            )
         if not message["role"]:
             raise UserError(f"{where}: message {number} has an empty role: write user, assistant, system or tool")
         check_characters(message["role"] + message["content"], where)
@@ -197,13 +217,13 @@ def is_message(value: Any) -> bool:
 def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
     answer = _look_up(record, fields.answer, "answer", place)
     where = f"{place}, field {fields.answer!r}"
-    right_type = isinstance(answer, (str, int, float)) and not isinstance(answer, bool)
-    if not right_type or (isinstance(answer, float) and not math.isfinite(answer)):
+    right_type = isinstance(answer, (str, int, float, Decimal)) and not isinstance(answer, bool)
+    if not right_type or (isinstance(answer, (float, Decimal)) and not math.isfinite(answer)):
         raise UserError(
             f"{where}: the gold answer must be text or a finite number, and this is {describe_type(answer)}: "
             "fix or drop the record, or name another field by the option answer"
         )
-    text = str(answer)
+    text = f"{answer:f}" if isinstance(answer, Decimal) else str(answer)
     if fields.answer_after:
         _, mark, text = text.rpartition(fields.answer_after)
         if not mark:

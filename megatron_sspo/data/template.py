@@ -1,6 +1,8 @@
 """Renders a row as the text that the policy continues."""
 
 import string
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.config.naming import one_line
@@ -10,6 +12,16 @@ from megatron_sspo.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+# Templates such as Llama's write the date of today, so a run's prompts would change at midnight, and it could not be
+# resumed. This is the date that Llama's write where there is no clock. Transformers passes no functions to templates.
+_TODAY = datetime(2024, 7, 26)
+_CLOCK = "strftime_now"
+_FORMATS = ("%Y", "%y", "%m", "%-m", "%d", "%-d", "%e", "%B", "%b", "%A", "%a", "%j", "%F", "%H", "%M", "%S")
+_FIXED_CLOCK = (
+    f"{{% macro {_CLOCK}(format) %}}{{{{ format"
+    + "".join(f"|replace('{part}', '{_TODAY.strftime(part)}')" for part in _FORMATS)
+    + " }}{% endmacro %}\n"  # Jinja drops a line break after a block
+)
 MAX_CHARACTERS = 64  # of a text for each token that is allowed; a text of megabytes takes minutes to be tokenized
 
 THINK_ANSWER_INSTRUCTION = (
@@ -55,7 +67,7 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
         return text
     messages = messages_of(row, system)
     try:
-        text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        text = apply_template(tokenizer, messages)
     except Exception as error:  # Jinja's errors, and all those of a template's own expressions
         raise UserError(
             f"the tokenizer's chat template rejects {row.id}: {one_line(str(error)) or type(error).__name__}: fix the "
@@ -71,6 +83,32 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
             )
     check_characters(text, row.id)  # also those of what else the template writes, such as calls of tools
     return text
+
+
+def apply_template(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    is_answered: bool = False,
+) -> str:
+    """Returns messages as the tokenizer's chat template writes them, on a day that is always the same.
+
+    Args:
+        tools: descriptions of tools, in OpenAI's form.
+        is_answered: whether the beginning of the next answer is left out.
+    """
+    described: list[Any] | None = [dict(tool) for tool in tools] or None
+    template = tokenizer.get_chat_template(tools=described)
+    return str(
+        tokenizer.apply_chat_template(
+            [dict(message) for message in messages],
+            tools=described,
+            chat_template=_FIXED_CLOCK + template if _CLOCK in template else template,
+            tokenize=False,
+            add_generation_prompt=not is_answered,
+        )
+    )
 
 
 def messages_of(row: Row, system: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from megatron_sspo.data.tokenizer_trial import try_tokenizer
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.formats.companions import check_text_files, check_tokenizer_files
-from megatron_sspo.weights.transformers_config import read_config
+from megatron_sspo.weights.transformers_config import read_config, read_tokenizer
 
 
 @os_errors_as_user_errors()
@@ -24,12 +24,10 @@ def load_tokenizer(model_path: Path, *, trial: bool = False) -> Any:
         raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
     read_json(model_path / "config.json")
     check_tokenizer_files(model_path)
-    from transformers import AutoTokenizer
-
     if trial:
         try_tokenizer(model_path)
     try:
-        found: Any = AutoTokenizer.from_pretrained(str(model_path), local_files_only=True, trust_remote_code=False)
+        found = read_tokenizer(model_path)
         found("1", add_special_tokens=False)  # of wrong settings, some are found by a use
     except (KeyboardInterrupt, SystemExit):
         raise

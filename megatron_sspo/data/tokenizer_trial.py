@@ -5,6 +5,7 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.forks import exceeded_limit
+from megatron_sspo.weights.transformers_config import read_tokenizer
 
 _MESSAGES = [{"role": "user", "content": "What is 1 + 1?"}]
 
@@ -23,9 +24,7 @@ def try_tokenizer(model_path: Path) -> None:
 
 
 def _write_message(model_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(str(model_path), local_files_only=True, trust_remote_code=False)
+    tokenizer = read_tokenizer(model_path)
     text = _MESSAGES[0]["content"]
     with contextlib.suppress(ValueError):  # raised if there is no chat template
         text = str(tokenizer.apply_chat_template(_MESSAGES, tokenize=False, add_generation_prompt=True))

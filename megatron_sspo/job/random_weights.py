@@ -6,7 +6,7 @@ from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.files.removing import remove
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
-from megatron_sspo.weights.random import INITIAL_MODEL, write_random_weights
+from megatron_sspo.weights.formats.random import INITIAL_MODEL, write_random_weights
 from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
 
 

@@ -30,6 +30,8 @@ from megatron_sspo.launch.slurm import SCRIPT, SlurmJob, split_options, variable
 
 TASK = "train"
 _STATE_SECONDS = 120.0  # how long to wait until Slurm's accounting has the state of a job that has ended
+# Fields of the executor that are numbers; NeMo-Run refuses a number in those of text, such as partition.
+_NUMBERS = ("nodes", "ntasks_per_node", "cpus_per_task", "cpus_per_gpu", "gpus_per_node", "gpus_per_task", "segment")
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 # The number of nodes and the script of each of the paper's settings (slurm/README.md).
@@ -94,7 +96,7 @@ def slurm_executor(job: SlurmJob, **fields: Any) -> run.SlurmExecutor:
     for name, value in given.items():
         field = name.replace("-", "_")
         if field in run.SlurmExecutor.SBATCH_FLAGS and hasattr(run.SlurmExecutor, field):
-            known[field] = int(value) if value.isdigit() else value or True
+            known[field] = int(value) if value.isdigit() and field in _NUMBERS else value or True
         else:
             others[name] = value or True
     defaults = {

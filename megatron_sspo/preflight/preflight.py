@@ -32,7 +32,7 @@ from megatron_sspo.run_folder.lock import LOCK
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
-from megatron_sspo.weights.random import INITIAL_MODEL
+from megatron_sspo.weights.formats.random import INITIAL_MODEL
 from megatron_sspo.weights.transformers_config import read_config
 
 _RESULT_FILES = (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS)  # written after config.json

@@ -272,8 +272,22 @@ def check_coverage(rows: Sequence[ParameterMap], hf_shapes: Mapping[str, Sequenc
     if listed := list_mismatches(mismatches):
         raise UserError(
             f"{folder} does not hold the tensors of its model family: {listed}; "
-            "check that config.json belongs to these weights and that the folder is complete"
+            f"{_remedy(known, [name for name in hf_shapes if name not in known])}"
         )
+
+
+def _remedy(known: Collection[str], others: Sequence[str]) -> str:
+    """Returns what to do about tensors that have no row: others than those of the model, or those of a wrapped one."""
+    if any(".base_layer." in name or ".lora_" in name for name in others):
+        return "merge PEFT's adapter into the model with merge_and_unload, and save that with save_pretrained"
+    suffix = next((name for name in known if others and others[0].endswith(f".{name}")), "")
+    prefix = others[0].removesuffix(suffix) if suffix else ""
+    if prefix and all(name.startswith(prefix) and name.removeprefix(prefix) in known for name in others):
+        return (
+            f"their names begin with {prefix!r}, as those of a wrapped model do (torch.compile, FSDP, PEFT): save the "
+            "model inside it with save_pretrained"
+        )
+    return "check that config.json belongs to these weights and that the folder is complete"
 
 
 def list_mismatches(mismatches: Mapping[str, Sequence[str]]) -> str:

@@ -281,6 +281,16 @@ def test_a_hostile_request_ends_as_documented(name) -> None:
     on_a_place(do)
 
 
+def test_another_api_is_told_what_is_offered() -> None:
+    async def do(place):
+        answer = await place.send(place.chat(chat(), path=f"/{place.own.key}/v1/responses"))
+        assert (statuses(answer), code(answer)) == ([404], "not_found")
+        assert b"404: Not Found: of the paths /chat/completions, /messages and /models, none is this" in answer
+        return answer
+
+    on_a_place(do)
+
+
 def test_a_body_that_never_ends_is_given_up(monkeypatch) -> None:
     monkeypatch.setattr(server_module, "_BODY_SECONDS", 0.2)
 

@@ -41,6 +41,29 @@ def test_an_episode_after_the_end_of_the_process_begins_another_one(tmp_path: Pa
     asyncio.run(run_two())
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"environment": {"taskset": {"id": Path("x")}}}, r"a value that JSON does not have \(.*PosixPath"),
+        ({"folder": "/no/such"}, r"there is no folder /no/such, the option folder of verifiers"),
+    ],
+)
+def test_options_that_no_worker_could_use(options, message) -> None:
+    for use in (agent, chats):
+        with pytest.raises(UserError, match=message):
+            use(**{"environment": {}} | options)
+
+
+def test_tasks_of_no_number() -> None:
+    with pytest.raises(UserError, match="size of the source verifiers is 0"):
+        chats({}, size=0)
+
+
+def test_an_interpreter_that_writes_before_its_program() -> None:
+    with pytest.raises(UserError, match=r"/bin/echo writes '-P .*' to stdout .*: name an interpreter"):
+        chats({}, python="/bin/echo")
+
+
 def test_signals_that_slurm_sends_to_all_processes_end_no_episode(tmp_path: Path) -> None:
     folder = tmp_path / "verifiers" / "v1" / "utils"
     folder.mkdir(parents=True)
@@ -96,8 +119,3 @@ def wait_until_it_ends(pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
-
-
-def test_an_interpreter_that_prints_first_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"banner .it printed 'Welcome' first.*with the option python"):
-        chats({}, interpreter(tmp_path / "banner", "echo Welcome"))

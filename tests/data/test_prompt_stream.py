@@ -4,6 +4,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from megatron_sspo.data.demonstration import demonstration
 from megatron_sspo.data.row import Row
@@ -203,4 +204,6 @@ def test_rows_that_differ_in_their_metadata_alone_are_other_data(metadata, other
 
 def test_metadata_are_the_same_in_another_order_and_in_another_process() -> None:
     first, second = {"a": 1, "b": {"x", "y"}, "c": object()}, {"c": object(), "b": {"y", "x"}, "a": 1}
+    assert with_metadata(first).digest() == with_metadata(second).digest()
+    first, second = {"image": Image.new("RGB", (1, 1))}, {"image": Image.new("RGB", (1, 1))}
     assert with_metadata(first).digest() == with_metadata(second).digest()

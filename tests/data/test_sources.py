@@ -2,6 +2,7 @@
 
 import json
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ def test_messages_keep_what_else_a_chat_template_may_read(tmp_path) -> None:
     given = [*MESSAGES, call, {"role": "tool", "content": "2", "name": None}]
     (row,) = jsonl.rows(write_jsonl(tmp_path / "x.jsonl", {"question": given, "answer": "2"}))
     assert row.question == [*MESSAGES, call, {"role": "tool", "content": "2"}]
+
+
+def test_messages_in_other_forms_of_openai(tmp_path) -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+    ]
+    (row,) = jsonl.rows(write_jsonl(tmp_path / "x.jsonl", {"question": messages, "answer": "2"}))
+    assert [message["content"] for message in row.question] == ["1+1?", "", "2"]
 
 
 def test_jsonl_with_renamed_and_nested_fields_and_a_mark(tmp_path) -> None:
@@ -131,6 +143,11 @@ def test_narrow_floats_are_the_decimals_that_were_written(tmp_path, monkeypatch)
         assert [row.answer for row in found] == ["0.1", "1e-30"]
         assert found[0].metadata["nested"] == {"half": 0.3, "list": [0.7, None], "text": "x"}
         assert found[0].metadata["double"] == 0.10000000149011612
+
+
+def test_decimals_of_a_database_are_answers(tmp_path) -> None:
+    records = [{"question": "q", "answer": Decimal(text)} for text in ("1.50", "0.00")]
+    assert [row.answer for row in parquet.rows(write_parquet(tmp_path / "x.parquet", *records))] == ["1.50", "0.00"]
 
 
 def test_a_malformed_parquet_row_names_file_row_and_column(tmp_path) -> None:

@@ -54,6 +54,12 @@ def test_invalid_templates(row, template, system, parts) -> None:
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 
+def test_a_template_that_writes_the_date_writes_the_same_on_each_day() -> None:
+    """Llama's do, and a run whose prompts change at midnight could not be resumed."""
+    tokenizer = char_tokenizer(chat_template="{{ strftime_now('%d %b %Y, %H:%M') }} {{ messages[0]['content'] }}")
+    assert render(ROW, tokenizer, "chat") == "26 Jul 2024, 00:00 1+{1}?"
+
+
 @pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ messages + 1 }}", "{% include 'x' %}", "{{ messages[9].x }}"])
 def test_a_chat_template_that_raises(template: str) -> None:
     with pytest.raises(UserError, match=r"chat template rejects x:1: .*: fix the row's messages, or the template"):

@@ -110,6 +110,8 @@ job = paper_job("qwen3_8b_math", options=["--nodes=4", "--comment=x y", "--nice=
 assert paper_job("qwen3_8b_math", stale=True, recipes="paper").recipe == "paper/qwen3_8b_math.py:stale"
 executor = slurm_executor(job, account="research")
 assert (executor.nodes, executor.comment, executor.time, executor.exclusive) == (4, "x y", "04:00:00", True)
+named = slurm_executor(paper_job("qwen3_8b_math", options=["--partition=007", "--mem=0"]))
+assert (named.partition, named.mem) == ("007", "0")
 assert executor.additional_parameters == {"nice": "5"}, executor.additional_parameters
 InBatchShell(project="/p", environment={"RUN": "a b"}, seconds=300).setup(run.Script(inline="true"), executor)
 assert executor.signal == "B:USR1@300" and "export RUN='a b'" in executor.setup_lines

@@ -17,7 +17,7 @@ from megatron_sspo.memory.estimate import checkpoint_bytes, estimate
 from megatron_sspo.memory.parameters import layers_per_stage
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.run import Parallel, Rollouts, Run
-from megatron_sspo.weights.random import write_random_weights
+from megatron_sspo.weights.formats.random import write_random_weights
 from tests.weights.test_families import QWEN3_30B_A3B
 
 ACTIVATIONS = "activations"  # the measured number includes the layer or the head in computation

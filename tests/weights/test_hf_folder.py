@@ -18,7 +18,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.run import Model
 from megatron_sspo.weights.formats.hf_folder import HFFolder, write_folder
-from megatron_sspo.weights.random import write_random_weights
+from megatron_sspo.weights.formats.random import write_random_weights
 from tests.test_run_check import RUN
 from tests.weights.folders import edit_json
 from tests.weights.tiny_checkpoints import KINDS, logits, save
@@ -123,6 +123,7 @@ def test_invalid_config(sharded, text, message):
     [
         ("README.md", "x", "has model-00001-of-00003.safetensors, and no model.safetensors.index.json; get that file"),
         ("pytorch_model.bin", "x", "holds no safetensors: neither .*save_pretrained"),
+        ("rank-0.safetensors", "x", "has rank-0.safetensors, and neither .*save_pretrained"),
         ("checkpoints/update-000001/state.json", "{}", "is the folder of a run .*; name its folder model, or a checkp"),
         (
             "model.safetensors",
@@ -341,6 +342,20 @@ def test_a_disk_that_is_full_of_random_weights(checkpoint, tmp_path, small_files
     with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
         write_random_weights(checkpoint("llama"), tmp_path / "new", seed=0)
     assert not (tmp_path / "new").exists()
+
+
+def test_random_weights_keep_the_files_beside_them(checkpoint, tmp_path):
+    """Transformers writes a tokenizer by the rules of a class, and a generation_config.json of its own."""
+    source = shutil.copytree(checkpoint("llama"), tmp_path / "source")
+    files = {
+        "generation_config.json": '{"eos_token_id": [2, 5]}',
+        "tokenizer.json": "{}",
+        "tokenizer_config.json": "{}",
+    }
+    for name, text in files.items():
+        (source / name).write_text(text)
+    write_random_weights(source, tmp_path / "new", seed=0)
+    assert {name: (tmp_path / "new" / name).read_text() for name in files} == files
 
 
 @pytest.mark.parametrize("name", ["model.safetensors.index.json", "tokenizer.json", "config.json"])

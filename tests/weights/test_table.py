@@ -172,6 +172,21 @@ def test_coverage_lists_what_does_not_match():
     assert "1 of the wrong shape: hf.0 [4] instead of [3]" in message
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["_orig_mod.a", "_orig_mod.b.weight"], "begin with '_orig_mod.', .*: save the model inside it"),
+        (["base_model.model.a"], "begin with 'base_model.model.', .*: save the model inside it"),
+        (["x.a", "y.b.weight"], "check that config.json belongs to these weights"),
+        (["a", "b.base_layer.weight"], "merge PEFT's adapter into the model with merge_and_unload"),
+    ],
+)
+def test_coverage_says_what_to_do_about_a_wrapped_model(names, message):
+    rows = [replicated("x", "a", (3,)), replicated("y", "b.weight", (3,))]
+    with pytest.raises(UserError, match=message):
+        check_coverage(rows, dict.fromkeys(names, (3,)), "here")
+
+
 def test_coverage_refuses_a_tensor_with_two_rows():
     with pytest.raises(UserError, match="1 in two rows of the weight table: a"):
         check_coverage([replicated("x", "a", (3,)), replicated("y", "a", (3,))], {"a": (3,)}, "here")

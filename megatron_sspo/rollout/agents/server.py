@@ -141,7 +141,10 @@ class EndpointServer:
         except Refusal as error:
             return web.json_response(error_json(error), status=error.status)
         except web.HTTPException as error:
-            refusal = Refusal(error.text or error.reason, code=error.reason.lower().replace(" ", "_"))
+            text = error.text or error.reason
+            if error.status == 404:
+                text = f"{text}: of the paths {', '.join(form.path for form in _FORMS)} and /models, none is this"
+            refusal = Refusal(text, code=error.reason.lower().replace(" ", "_"))
             return web.json_response(error_json(refusal), status=error.status)
         finally:
             self._num_requests -= 1

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from megatron_sspo.data.template import MAX_CHARACTERS
+from megatron_sspo.data.template import MAX_CHARACTERS, apply_template
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.rollout.agents.messages import Call, Message, Refusal
 
@@ -48,7 +48,7 @@ class ChatTemplate:
         rows = [message.for_template() for message in messages]
         _check_length(rows, tools, max_tokens)
         try:
-            text = self._render(marks.shield(rows), marks.shield(tools))
+            text = apply_template(self._tokenizer, marks.shield(rows), marks.shield(tools))
         except Exception as error:  # Jinja's errors, and all those of a template's own expressions
             raise Refusal(f"the model's chat template rejects the conversation: {first_line(error)}") from error
         tokens = self._encode(text, marks, max_tokens)
@@ -87,22 +87,13 @@ class ChatTemplate:
         rows = marks.shield(given)
         rows[num_before - 1] = {"role": "assistant", "content": stand_in}
         try:
-            _, found, after = self._render(rows, marks.shield(tools)).partition(stand_in)
+            _, found, after = apply_template(self._tokenizer, rows, marks.shield(tools)).partition(stand_in)
         except Exception:  # see `prompt`
             return None
         if not found or stand_in in after:
             return None
         tokens = self._encode(after, marks, max_tokens)
         return tokens[1:] if tokens[:1] == [last_token] else tokens
-
-    def _render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, is_answered: bool = False
-    ) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=not is_answered
-            )
-        )
 
     def _encode(self, text: str, marks: "_Marks", max_tokens: int) -> list[int]:
         tokens: list[int] = []
@@ -131,14 +122,15 @@ class ChatTemplate:
         texts: list[str] = []
         for messages in ((user, Message("assistant", "task"), user), (user, called, result)):
             with contextlib.suppress(Exception):  # see `prompt`; a template may accept one message alone, or no tools
-                texts.append(self._render([message.for_template() for message in messages], [], is_answered=True))
+                rows = [message.for_template() for message in messages]
+                texts.append(apply_template(self._tokenizer, rows, is_answered=True))
         added = {token.content for token in self._tokenizer.added_tokens_decoder.values()}
         found = {token for token in added - {""} if not _is_word(token[0] + token[-1])}
         return {token for token in found if any(token in text for text in texts)}
 
     def _first_token(self) -> int:
         try:
-            text = self._render([{"role": "user", "content": "task"}], [])
+            text = apply_template(self._tokenizer, [{"role": "user", "content": "task"}])
         except Exception as error:  # Jinja's errors, and all those of a template's own expressions
             raise UserError(
                 f"the chat template of the tokenizer {self._tokenizer.name_or_path!r} rejects a conversation of one "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.embedded import attention
@@ -17,7 +17,11 @@ from megatron_sspo.rollout.embedded.named_weights import NamedWeights
 from megatron_sspo.rollout.embedded.sampling import draw, log_distribution
 from megatron_sspo.rollout.stopping import StopStrings, end_tokens
 from megatron_sspo.types import FinishReason, Prompt, Sampling
-from megatron_sspo.weights.transformers_config import read_config, transformers_errors_as_user_errors
+from megatron_sspo.weights.transformers_config import (
+    read_config,
+    read_tokenizer,
+    transformers_errors_as_user_errors,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +94,7 @@ class Decoder:
         # Transformers 5.24 calls it `cache`, and 5.40 drops `past_key_values`
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self._device = device
-        self.tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+        self.tokenizer = read_tokenizer(model_path)
         self._weights = NamedWeights(self.model)
         self._end_tokens = end_tokens(model_path, config, self.tokenizer)
         self.vocab_size: int = config.get_text_config().vocab_size

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer
 
 from megatron_sspo.agent.agents import Agents
 from megatron_sspo.arrays.convert import freeze, log_prob_array, token_array
@@ -19,7 +18,7 @@ from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.servers.weight_versions import version_number
 from megatron_sspo.rollout.stopping import end_tokens
 from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling, join_spans
-from megatron_sspo.weights.transformers_config import read_config
+from megatron_sspo.weights.transformers_config import read_config, read_tokenizer
 
 _ROUNDING = 1e-3  # of a log-prob near 0 that a server computed in half precision
 
@@ -77,7 +76,7 @@ class RequestFormat:
 
     def __init__(self, model_path: Path, *, run: str, routes: bool) -> None:
         config = read_config(model_path)
-        self._tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+        self._tokenizer = read_tokenizer(model_path)
         self._end_tokens = sorted(end_tokens(model_path, config, self._tokenizer))
         self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
         self._experts_per_token: int = getattr(config, "num_experts_per_tok", 0)

@@ -111,6 +111,11 @@ class HFFolder(ModelFolder):
             )
         if not has_index and (files := sorted(self.path.glob("*-of-*.safetensors"))):
             raise UserError(f"{self.path} has {files[0].name}, and no {INDEX}; get that file, too")
+        if not has_index and (files := sorted(self.path.glob("*.safetensors"))):
+            raise UserError(
+                f"{self.path} has {files[0].name}, and neither {_SINGLE} nor {INDEX}; load the model with the program "
+                "that wrote it, and save it with Transformers' save_pretrained"
+            )
         if not has_index:
             raise UserError(
                 f"{self.path} holds no safetensors: neither {_SINGLE} nor {INDEX}; "

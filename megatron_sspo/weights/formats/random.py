@@ -6,6 +6,7 @@ from pathlib import Path
 
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import safetensors_errors_as_user_errors
+from megatron_sspo.weights.formats.companions import copy_tokenizer_files
 
 INITIAL_MODEL = "initial_model"  # the folder of these weights in a run's folder
 
@@ -22,7 +23,7 @@ def write_random_weights(model_path: Path, destination: Path, seed: int) -> None
     if destination.exists():
         return
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -34,7 +35,7 @@ def write_random_weights(model_path: Path, destination: Path, seed: int) -> None
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with safetensors_errors_as_user_errors(destination):
         model.save_pretrained(temporary)
-    AutoTokenizer.from_pretrained(str(model_path), local_files_only=True).save_pretrained(temporary)
+    copy_tokenizer_files(model_path, temporary)
     # the user's own config.json, because Transformers adds fields of its own version
     config_text = json.dumps(read_json(model_path / "config.json"), indent=2)
     (temporary / "config.json").write_text(config_text, encoding="utf-8")
