@@ -34,6 +34,8 @@ def os_errors_as_user_errors(place: Path | None = None) -> Iterator[None]:
         limit = "raise the limit `ulimit -f`" if error.errno == errno.EFBIG else "make room"
         remedy = f"; {limit}, or write to another disk" if error.errno in _MACHINE_ERRORS else ""
         file = error.filename
+        if error.errno in (errno.EEXIST, errno.ENOTDIR) and file is not None and not os.path.isdir(file):
+            remedy = "; a file is where a folder has to be: name another place, or remove the file"
         if error.errno in DISK_FULL and error.filename2 is not None:  # of a copy, whose target could not be written
             file = error.filename2
         if file is not None:

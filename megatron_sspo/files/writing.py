@@ -20,10 +20,16 @@ def replacing(path: Path) -> Iterator[Path]:
     block the writer.
 
     Raises:
-        OSError: `path` is there and is not a regular file: a device of the system or a pipe would be lost.
+        OSError: `path` is there and is not a regular file: a device of the system or a pipe would be lost. An error
+            without a file name, such as that of a full disk, gets the name of `path`.
     """
     temporary = _temporary(path)
-    yield temporary
+    try:
+        yield temporary
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = os.fspath(path)
+        raise
     temporary.rename(path)
 
 

@@ -55,7 +55,7 @@ def write_picture(figure: Any, path: Path, *, dpi: int) -> None:
         UserError: the file cannot be written.
     """
     partial = path.with_name(f".{path.stem[:40]}.{os.getpid()}.partial")
-    with os_errors_as_user_errors(), warnings.catch_warnings():
+    with os_errors_as_user_errors(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)  # the font lacks a letter of a name
         try:
             figure.savefig(partial, dpi=dpi, format=path.suffix.removeprefix("."))

@@ -117,6 +117,8 @@ _MUST_STAY = {
     "microbatch_group_size_per_vp_stage": "microbatches come in groups of parallel.pipeline",
     "test_mode": "it compares layers with Transformer Engine's in every forward pass, and trains nothing",
 }
+# fields that draw at random in every forward pass, of which the passes of π_old and of π_θ would draw other numbers
+_RANDOM = ("hidden_dropout", "attention_dropout", "moe_input_jitter_eps")
 # values of `moe_router_load_balancing_type`. Megatron's "sinkhorn" chooses other experts than the engine does.
 _BALANCING = ("none", "aux_loss", "seq_aux_loss", "global_aux_loss")
 # forms of context parallelism; "a2a+p2p" needs groups that the trainer does not make, and Megatron would use none
@@ -173,6 +175,11 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
             raise UserError(
                 f"{group}.{name} is {describe_value(value)}: it must be {describe_hint(hints[name])}"
             ) from None
+        if name in _RANDOM and value:
+            raise UserError(
+                f"{group}.{name} is {describe_value(value)}, and must be off: it draws anew in every forward pass, so "
+                "that ρ of an unchanged policy is not 1; leave it out"
+            )
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from megatron_sspo.checkpoint.state import bytes_left
+from megatron_sspo.checkpoint.state import bytes_left, list_checkpoints
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.units import format_bytes
@@ -89,7 +89,9 @@ def check_host_memory(run: Run, config: Mapping[str, Any], available: int, num_l
 
 
 def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
-    """Checks that a run's folder can be made and written, and that its disk has space for a checkpoint and the model.
+    """Checks that a run's folder can be made and written, and that its disk has space for checkpoints and the model.
+
+    A checkpoint is written before the oldest of `checkpoints_kept` is removed. A resumed run has its own already.
 
     Args:
         folder: the run's folder, which need not exist yet.
@@ -108,13 +110,24 @@ def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
         why = "is not a folder" if not place.is_dir() else "cannot be written by this user"
         raise UserError(f"cannot write into {folder}: {place} {why}; choose another place with --set output=...")
-    needed = checkpoint_bytes(run, config) + model_bytes(run, config)
-    free = shutil.disk_usage(place).free + bytes_left(folder / "checkpoints")
+    checkpoints = folder / "checkpoints"
+    more = max(1, min(num_checkpoints(run), run.checkpoints_kept + 1) - len(list_checkpoints(checkpoints)))
+    needed = more * checkpoint_bytes(run, config) + model_bytes(run, config)
+    free = shutil.disk_usage(place).free + bytes_left(checkpoints)
     if free < needed:
+        what = "a checkpoint" if more == 1 else f"{more} checkpoints at a time"
+        keep = f"lower checkpoints_kept={run.checkpoints_kept}, " if more > 1 and run.checkpoints_kept > 1 else ""
         raise UserError(
-            f"{place} has {format_bytes(free)} free, and a checkpoint and the finished model take "
-            f"{format_bytes(needed)}: make room, or choose another disk with --set output=..."
+            f"{place} has {format_bytes(free)} free, and {what} and the finished model take "
+            f"{format_bytes(needed)}: make room, {keep}or choose another disk with --set output=..."
         )
+
+
+def num_checkpoints(run: Run) -> int:
+    """Returns how many checkpoints a run saves if nothing interrupts it."""
+    if not run.checkpoint_every:
+        return 1
+    return -(-run.num_updates // run.checkpoint_every) + (run.warm_start is not None)
 
 
 def check_port() -> None:

@@ -1,4 +1,4 @@
-"""Finds settings that have no effect: because another setting is off, or because of the model's or the run's length."""
+"""Finds settings without effect, because another setting is off or because of the model's or the run's length."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,7 +25,22 @@ def unread_settings(run: Run, config: Mapping[str, Any]) -> list[str]:
         run: the configuration.
         config: the content of the model's config.json.
     """
-    return [*_unused(run), *_too_long_responses(run, config), *_too_long_warmups(run)]
+    return [
+        *_unused(run),
+        *_unused_replay(run),
+        *_too_long_responses(run, config),
+        *_too_long_warmups(run),
+        *_beyond_the_end(run),
+    ]
+
+
+def _unused_replay(run: Run) -> Iterator[str]:
+    """Yields a line for routing replay that has no routes to replay."""
+    if run.routing_replay == "R2" and run.updates_per_sync == 1:
+        yield (
+            "routing_replay is 'R2', and not used: updates_per_sync is 1, so that no update has a pass of π_old, in "
+            "which routes are recorded"
+        )
 
 
 def _too_long_responses(run: Run, config: Mapping[str, Any]) -> Iterator[str]:
@@ -53,6 +68,26 @@ def _too_long_warmups(run: Run) -> Iterator[str]:
                 f"{place}optimizer.warmup_updates is {optimizer.warmup_updates}, and {name} is {updates}: the learning "
                 f"rate never reaches {place}optimizer.lr"
             )
+
+
+def _beyond_the_end(run: Run) -> Iterator[str]:
+    """Yields a line for each interval that is longer than the run, and for rollouts that no update trains on."""
+    num_updates = run.num_updates
+    if run.checkpoint_every > num_updates:
+        yield (
+            f"checkpoint_every is {run.checkpoint_every}, and num_updates is {num_updates}: no checkpoint is saved "
+            "before the last update, and a killed run begins again"
+        )
+    if run.evaluation and run.evaluation.every > num_updates:
+        yield (
+            f"evaluation.every is {run.evaluation.every}, and num_updates is {num_updates}: the run is evaluated "
+            "before and after only"
+        )
+    if left := -num_updates % run.updates_per_sync:
+        yield (
+            f"updates_per_sync is {run.updates_per_sync}, and num_updates is {num_updates}: the last cycle generates "
+            f"responses for {left} more update{'s' * (left > 1)}, which trains only if the run is resumed with more"
+        )
 
 
 def _unused(run: Run) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatron_sspo.files.units import format_bytes
 from megatron_sspo.memory.estimate import checkpoint_bytes, model_bytes
-from megatron_sspo.preflight.resources import read_model_config
+from megatron_sspo.preflight.resources import num_checkpoints, read_model_config
 from megatron_sspo.processes.console import pluralize
 from megatron_sspo.run import Run
 
@@ -45,7 +45,4 @@ def _sizes(run: Run) -> tuple[int, int]:
 
 
 def _kept_bytes(run: Run, checkpoint: int, model: int) -> int:
-    made = 1
-    if run.checkpoint_every:
-        made = -(-run.num_updates // run.checkpoint_every) + (run.warm_start is not None)
-    return min(made, run.checkpoints_kept) * checkpoint + model
+    return min(num_checkpoints(run), run.checkpoints_kept) * checkpoint + model

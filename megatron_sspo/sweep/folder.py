@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -89,9 +90,12 @@ def load_existing_or_new(folder: Path, new: Sweep) -> Sweep:
     """Returns the folder's sweep, with the new recipe path and overrides, or the new sweep if the folder has none.
 
     Raises:
-        UserError: the folder holds a sweep of another recipe, or is the folder of a run.
+        UserError: the folder holds a sweep of another recipe, or is the folder of a run, or a file.
     """
     if not is_sweep(folder):
+        place = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+        if not place.is_dir():
+            raise UserError(f"{place} is not a folder, which a sweep needs: choose another with --output")
         if (folder / "config.json").exists():
             raise UserError(f"{folder} is the folder of a run: choose another with --output")
         return new

@@ -1,5 +1,6 @@
 """Files that are replaced: nothing but a regular file is, and what is in the way of the temporary file is removed."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -28,3 +29,13 @@ def test_a_check_makes_the_folder_and_leaves_the_file_as_it_is(tmp_path: Path) -
         check_replaceable(tmp_path / name)
     assert (tmp_path / "old").read_text() == "old"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "old"]
+
+
+def test_an_error_of_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/file'"):
+        write_atomically(tmp_path / "file", "new")
+    assert not (tmp_path / "file").exists()

@@ -56,7 +56,7 @@ def test_ranks_that_are_not_alike(tmp_path) -> None:
 
 
 def test_a_disk_without_space_for_a_checkpoint(tmp_path) -> None:
-    run = load_recipe(RECIPE)
+    run = replace(load_recipe(RECIPE), checkpoint_every=0)
     resources.check_disk(run, resources.read_model_config(run), tmp_path / "run")
     with pytest.raises(UserError, match=rf"{tmp_path} has .* GB free, and a checkpoint and .*: make room, or choose"):
         resources.check_disk(run, {**QWEN3_30B_A3B, "vocab_size": 10**12}, tmp_path / "run")
@@ -192,14 +192,15 @@ def test_an_embedded_engine_counts() -> None:
 
 
 def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypatch) -> None:
-    run = load_recipe(RECIPE)
+    run = replace(load_recipe(RECIPE), checkpoint_every=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 12_345))
     with pytest.raises(UserError, match=r"has 12\.3 kB free, and a checkpoint and the finished model take \d+\.\d MB:"):
         resources.check_disk(run, resources.read_model_config(run), tmp_path / "run")
 
 
 def test_what_a_kill_has_left_of_a_checkpoint_counts_as_free(tmp_path, monkeypatch) -> None:
-    run, left = load_recipe(RECIPE), tmp_path / "run" / "checkpoints" / ".update-000002" / "trainer"
+    run = replace(load_recipe(RECIPE), checkpoint_every=0)
+    left = tmp_path / "run" / "checkpoints" / ".update-000002" / "trainer"
     config = resources.read_model_config(run)
     needed = resources.checkpoint_bytes(run, config) + resources.model_bytes(run, config)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, needed - 1000))
@@ -208,6 +209,25 @@ def test_what_a_kill_has_left_of_a_checkpoint_counts_as_free(tmp_path, monkeypat
     left.mkdir(parents=True)
     (left / "__0_0.distcp").write_bytes(bytes(1000))
     resources.check_disk(run, config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("updates", "every", "kept", "there", "needed"),
+    [(9, 0, 2, 0, 1), (9, 3, 2, 0, 3), (9, 3, 1, 0, 2), (9, 3, 9, 0, 4), (4, 4, 2, 0, 2), (9, 3, 2, 2, 1)],
+)
+def test_checkpoints_that_are_on_the_disk_at_a_time(tmp_path, monkeypatch, updates, every, kept, there, needed) -> None:
+    run = replace(load_recipe(RECIPE), num_updates=updates, checkpoint_every=every, checkpoints_kept=kept)
+    assert run.warm_start is not None, "which makes one checkpoint more"
+    for update in range(there):
+        (tmp_path / "run" / "checkpoints" / f"update-{update:06d}").mkdir(parents=True)
+    config = resources.read_model_config(run)
+    free = needed * resources.checkpoint_bytes(run, config) + resources.model_bytes(run, config)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, free))
+    resources.check_disk(run, config, tmp_path / "run")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, free - 1))
+    what = "a checkpoint" if needed == 1 else f"{needed} checkpoints at a time"
+    with pytest.raises(UserError, match=f"free, and {what} and the finished model take"):
+        resources.check_disk(run, config, tmp_path / "run")
 
 
 def test_a_link_to_nothing_is_no_place_for_a_run(tmp_path):

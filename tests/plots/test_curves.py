@@ -139,7 +139,7 @@ def test_outputs_that_cannot_be_written(
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (errno.ENOSPC, "No space left on device; make room, or"),
+        (errno.ENOSPC, "cannot write into .*/a/curves.png: No space left on device; make room, or"),
         (errno.EFBIG, "File too large; raise the limit `ulimit -f`, or"),
     ],
 )

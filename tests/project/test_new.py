@@ -49,6 +49,14 @@ def test_what_exists_is_not_overwritten(project: Path, tmp_path: Path, capsys: p
     assert sorted(project.rglob("*")) == before
 
 
+def test_a_folder_below_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file/mine", "file/a/mine"):
+        assert main(["new", str(tmp_path / name)]) == 2
+        error = capsys.readouterr().err
+        assert f"cannot use {tmp_path}/file" in error and "a file is where a folder has to be: name another" in error
+
+
 def test_a_folder_that_leads_to_one_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in (".", "none/..", "none/../none/.."):

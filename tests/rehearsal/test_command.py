@@ -81,7 +81,10 @@ def test_ranks_end_with_the_command(tmp_path: Path) -> None:
         ),
         (["--rehearse", "--microbatches", "-1"], "--microbatches is -1"),
         (["--rehearse", "--response-tokens", "9999"], "--response-tokens is 9999, and rollouts.sampling.max_tokens"),
-        (["--rehearse", "--output", "examples/tiny_moe.py/x"], "cannot use examples/tiny_moe.py: File exists"),
+        (
+            ["--rehearse", "--output", "examples/tiny_moe.py/x"],
+            "cannot use examples/tiny_moe.py: File exists; a file is where a folder has to be",
+        ),
         (["--rehearse", "--on", "slurm"], "--rehearse runs on this machine"),
         (["--rank", "0"], "--rank is for a rehearsal: add --rehearse"),
         (["--skew", "2"], "--skew is for a rehearsal: add --rehearse"),

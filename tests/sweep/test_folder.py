@@ -83,6 +83,14 @@ def test_another_recipe_is_refused(tmp_path) -> None:
         load_existing_or_new(tmp_path, replace(sweep, run=layouts[1]))
 
 
+@pytest.mark.parametrize("name", ["file", "file/sweep"])
+def test_a_file_is_refused(tmp_path, name) -> None:
+    sweep = make_sweep(tmp_path / "sweep", "objective=[sspo()]")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is not a folder, which a sweep needs: choose another with --output"):
+        load_existing_or_new(tmp_path / name, sweep)
+
+
 def test_the_folder_of_a_run_is_refused(tmp_path) -> None:
     sweep = make_sweep(tmp_path / "sweep", "objective=[sspo()]")
     make_run(tmp_path / "run", [0.0, 1.0])
