@@ -128,7 +128,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "and it is written again from the seed",
     ),
     "the chat template of the start is gone": (
-        lambda run: (run / "initial_model/chat_template.jinja").unlink(),
+        lambda run: edit(run / "initial_model/tokenizer_config.json", lambda config: config.pop("chat_template")),
         "is damaged (its chat template is missing): delete that folder",
     ),
     "the generation's settings of the start are gone": (
