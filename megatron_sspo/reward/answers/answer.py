@@ -76,8 +76,8 @@ _SIGNS = str.maketrans(
         "÷": r"\div ",
         "∞": r"\infty ",
         "±": r"\pm ",
-        "≤": r"\le ",
-        "≥": r"\ge ",
+        **dict.fromkeys("≤⩽≦", r"\le "),
+        **dict.fromkeys("≥⩾≧", r"\ge "),
         "≠": r"\ne ",
         **dict.fromkeys("≈≃≅", r"\approx "),
         "≡": "=",
@@ -95,6 +95,7 @@ _SIGNS = str.maketrans(
         "⇒": r"\implies ",
         **dict.fromkeys("∎□■✓✔✅•", ""),  # signs of the end
         "∈": r"\in ",
+        "∉": r"\notin ",
         "°": r"^\circ ",
         "′": "'",
         "⁄": "/",
@@ -163,7 +164,7 @@ _REASON = re.compile(
 )
 _CONDITION = r"(?:[^{}|:,;]|\{[^{}|:,;]*\})*"
 _SET_BUILDER = re.compile(
-    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]"
+    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]\s*"
     rf"({_CONDITION}\1{_CONDITION}(?:,\s*\1\s*\\ne{_CONDITION})?)\\?\}}$"
 )
 # The set of x = pi/4 + k pi, where k is an integer.

@@ -4,9 +4,10 @@ import re
 
 # "x != 3", where no factorial can be meant
 _UNEQUAL = re.compile(r"\\not\s*=|(?<![A-Za-z])[xyz]\s*(?P<sign>!=)|(?<=[A-Za-z]\s)!=(?!=)")
+_NO_MEMBER = re.compile(r"\\not\s*\\in(?![A-Za-z])")
 _IN_WORDS = re.compile(
     r"^([A-Za-z])\s+(?:is|does|must be|should be|can)?\s*(?:(not)\s+equal(?:\s+to)?|(greater|more|larger|less|smaller)"
-    r"\s+than(\s+or\s+equal\s+to)?)\s+(?=-?[0-9.\\]+)"
+    r"\s+than(\s+or\s+equal\s+to)?|at\s+(least|most))\s+(?=-?[0-9.\\]+)"
 )
 _NUMBER_FIRST = re.compile(r"^(-?(?:[0-9./]+|\\frac\{[0-9]+\}\{[0-9]+\}))\s*\\ne(?![A-Za-z])\s*([A-Za-z])$")  # 3 \ne x
 _REALS_LESS_SET = re.compile(r"(?<![A-Za-z\\])(?:R|\\mathbb\{R\})\s*\\\s*\{([^{}\\]*)\}")  # R \ {3}
@@ -32,8 +33,9 @@ _AND = re.compile(r"(?<=[0-9)}])\s+(?:und|et|и|[ye])\s+(?=[-0-9(\\])")  # in ot
 def respell_plain(text: str) -> str:
     """Returns a text with the commands of LaTeX for relations, sets, binomials and decimals that are in plain text."""
     if "not" in text or "!=" in text:
+        text = _NO_MEMBER.sub(r"\\notin ", text)
         text = _UNEQUAL.sub(lambda m: m.group().replace(m["sign"], r"\ne ") if m["sign"] else r"\ne ", text)
-    if " than " in text or " equal" in text:
+    if " than " in text or " equal" in text or " at " in text:
         text = _IN_WORDS.sub(_relation, text)
     if "\\ne" in text:
         text = _NUMBER_FIRST.sub(r"\2 \\ne \1", text)
@@ -66,6 +68,8 @@ def respell_difference(text: str) -> str:
 def _relation(match: re.Match[str]) -> str:
     if match[2]:
         return rf"{match[1]} \ne "
+    if match[5]:
+        return rf"{match[1]} \{'ge' if match[5] == 'least' else 'le'} "
     sign = ">" if match[3] in ("greater", "more", "larger") else "<"
     return f"{match[1]} " + (rf"\{'g' if sign == '>' else 'l'}e " if match[4] else f"{sign} ")
 
