@@ -15,6 +15,7 @@ _DIGIT_AS_POWER = re.compile(r"(?<![A-Za-z])((?:[kcmd]?m|ft|in|yd|mi|s))([23])(?
 _PRODUCT = re.compile(  # ms^{-1} and Jmol^{-1}, of two units
     r"(?<![A-Za-z])(kg|mol|rad|[kcm]?m|[kM]?[JNW]|[ACVg])(mol|kg|dm|cm|m|s|L|K|C)(?=\s*\^\s*\{?\s*-)"
 )
+_AFTER_POWER = re.compile(r"(?<=\^\{-[0-9]\})(?=[A-Za-z])")  # Wm^{-1}K^{-1}
 _DENOMINATOR = re.compile(r"/\s*\(([^()]*)\)")  # J/(kg K)
 _EACH = re.compile(r"^\s+an?\s+(?=(?:second|minute|hour|day|night|week|month|year|person|piece)\b)")  # 42 a day
 _IN_BRACKETS = re.compile(
@@ -116,7 +117,10 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
         tail = _OHM.sub(r" \1ohm", _MICRO.sub(" micro", tail))
     tail = _DIGIT_AS_POWER.sub(r"\1^\2", tail)
     if "^" in tail:
-        tail = _PRODUCT.sub(lambda m: m.group() if unit_of(m.group()) and m.group() != "ms" else f"{m[1]} {m[2]}", tail)
+        tail = _AFTER_POWER.sub(" ", tail)
+        tail = _PRODUCT.sub(
+            lambda m: f"{m[1]} {m[2]}" if m.group() in ("ms", "Nm") or not unit_of(m.group()) else m.group(), tail
+        )
     if "(" in tail:
         tail = _IN_BRACKETS.sub(
             lambda m: m[1] or (f" {m[2]}" if unit_of(m[2]) or _NOUN.fullmatch(m[2]) else m.group()), tail
