@@ -4,6 +4,7 @@ import functools
 import re
 import unicodedata
 
+from megatron_sspo.reward.answers.notations.plain_text import respell_difference
 from megatron_sspo.reward.answers.notations.sets import respell_whole
 from megatron_sspo.reward.answers.quantities.measures import unit_of
 from megatron_sspo.reward.answers.quantities.units import respell_arc
@@ -48,6 +49,7 @@ _DIGITS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=T
 _SUPERSCRIPTS = re.compile(f"[{''.join(_DIGITS)}]+")
 _SMALL_FRACTION = re.compile("([⁰¹²³⁴-⁹]+)[⁄/]([₀-₉]+)")  # ³⁄₇
 _SUBSCRIPTS = re.compile("[₀-₉]+")
+_DIGITS_WITH_MARKS = re.compile("(?:[0-9][\u0304\u0305])+|[0-9]\u0307")  # 0.3̅
 _BETWEEN_CIRCLED = re.compile("(?<=[①-⑳])(?=[①-⑳])")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _GREEK_LETTERS = "αβγδεζηθκλνξπρστφχψωΓΔΘΛΞΣΦΨ"
@@ -58,7 +60,7 @@ _GREEK_NAMES = (
 _SIGNS = str.maketrans(
     {
         **dict.fromkeys("−‒–—﹣－", "-"),
-        **dict.fromkeys("“”„「」『』", '"'),
+        **dict.fromkeys("“”„「」『』«»", '"'),
         **dict.fromkeys("‘’", "'"),
         **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""),  # characters without a width
         "。": ".",
@@ -66,9 +68,7 @@ _SIGNS = str.maketrans(
         **{letter: rf"\mathbb{{{name}}}" for letter, name in zip("ℕℤℚℝℂ", "NZQRC", strict=True)},
         "Ω": r"\Omega ",
         **dict.fromkeys("\u00c5\u212b", " angstroms "),
-        "㎡": " m^2",
-        "㎠": " cm^2",
-        "㎥": " m^3",
+        **{sign: f" {unit}" for sign, unit in zip("㎡㎠㎥", ("m^2", "cm^2", "m^3"), strict=True)},
         **{letter: rf"\{name} " for letter, name in zip(_GREEK_LETTERS, _GREEK_NAMES.split(), strict=True)},
         **dict.fromkeys("µμ", r"\mu "),
         **dict.fromkeys("×✕", r"\times "),
@@ -76,8 +76,8 @@ _SIGNS = str.maketrans(
         "÷": r"\div ",
         "∞": r"\infty ",
         "±": r"\pm ",
-        "≤": r"\le ",
-        "≥": r"\ge ",
+        **dict.fromkeys("≤⩽≦", r"\le "),
+        **dict.fromkeys("≥⩾≧", r"\ge "),
         "≠": r"\ne ",
         **dict.fromkeys("≈≃≅", r"\approx "),
         "≡": "=",
@@ -95,6 +95,7 @@ _SIGNS = str.maketrans(
         "⇒": r"\implies ",
         **dict.fromkeys("∎□■✓✔✅•", ""),  # signs of the end
         "∈": r"\in ",
+        "∉": r"\notin ",
         "°": r"^\circ ",
         "′": "'",
         "⁄": "/",
@@ -163,7 +164,7 @@ _REASON = re.compile(
 )
 _CONDITION = r"(?:[^{}|:,;]|\{[^{}|:,;]*\})*"
 _SET_BUILDER = re.compile(
-    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]"
+    r"^\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?R\}?|R))?\s*[|:]\s*"
     rf"({_CONDITION}\1{_CONDITION}(?:,\s*\1\s*\\ne{_CONDITION})?)\\?\}}$"
 )
 # The set of x = pi/4 + k pi, where k is an integer.
@@ -243,7 +244,7 @@ def clean(text: str) -> str:
     if not text.isascii():
         text = _in_ascii(text)
     if "\\" in text:
-        text = _DELIMITERS.sub("", text)
+        text = respell_difference(_DELIMITERS.sub("", text))
     if "$" in text:
         text = (text if _AMOUNT.fullmatch(text) else _DOLLAR.sub("", text)).replace("\\$", "$")
     text = _FENCE.sub("", text).strip("` \n\t")
@@ -255,7 +256,7 @@ def clean(text: str) -> str:
         text = _ROOT_IN_BRACES.sub(r"\\sqrt", text)
         text = _ROOT.sub(lambda m: f"{_ROOTS.get(m[1], _SQUARE_ROOT)}{{{m[2] or m[3]}}}", text)
     if "~" in text:
-        text = re.sub(r"(?:^|(?<=\s))~+\s*(?=[0-9])", r"\\approx ", text).replace("~", " ")
+        text = re.sub(r"(?:^|(?<=\s))~+\s*(?=-?[0-9])", r"\\approx ", text).replace("~", " ")
     if "x" in text:
         text = _X_AS_TIMES.sub(r"\\times ", text)
     text = _THOUSANDS.sub("", text)
@@ -263,7 +264,7 @@ def clean(text: str) -> str:
         text = _POINTS_IN_MILLIONS.sub(lambda m: m.group().replace(".", ""), text)
     if "\\" in text:
         text = respell_commands(text)
-    text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":")
+    text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace(":=", "=").replace("{:}", ":").replace("{.}", ".")
     if "nf" in text or "pi" in text:
         text = _PI.sub(r"\\pi", _INFINITY.sub(r"\\infty", text))
     text = respell_text(text)
@@ -286,6 +287,8 @@ def clean(text: str) -> str:
     if "in" in text:
         text = _MEMBER_OF.sub("", _PLUS_INFINITY.sub("", text))
     if "{" in text:
+        sets = [_SET_BUILDER.match(part.strip()) for part in text.split(r"\cup")]
+        text = " or ".join(each[2].rstrip("\\ ") for each in sets if each) if all(sets) else text
         text = _SET_OF_MULTIPLES.sub(r"\1, \2", _SET_OF_EQUATION.sub(r"\2", _SET_BUILDER.sub(r"\2", text)))
         text = _SET_OF_POINTS.sub(r"\1| ", _MEMBER_OF.sub("", text))
     if "\\circ" in text and "'" in text:
@@ -305,6 +308,7 @@ def _in_ascii(text: str) -> str:
     """Returns a text with LaTeX for the signs of mathematics, and ASCII for other forms of digits and letters."""
     text = _SMALL_FRACTION.sub(lambda m: unicodedata.normalize("NFKC", rf"\frac{{{m[1]}}}{{{m[2]}}}"), text)
     text = _VULGAR.sub(lambda m: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("⁄")), text)
+    text = _DIGITS_WITH_MARKS.sub(lambda m: rf"\overline{{{re.sub('[^0-9]', '', m.group())}}}", text)
     text = _BETWEEN_CIRCLED.sub(",", text)  # ①③ is no 13
     text = _SUPERSCRIPTS.sub(lambda m: f"^{{{''.join(_DIGITS[c] for c in m.group())}}}", text)
     text = _SUBSCRIPTS.sub(lambda m: f"_{{{unicodedata.normalize('NFKC', m.group())}}}", text)

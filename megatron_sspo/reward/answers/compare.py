@@ -34,6 +34,7 @@ from megatron_sspo.reward.answers.rows import (
     read_coordinates,
     read_matrix,
     spread_chains,
+    with_named_point,
 )
 from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
 from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union, join_intervals
@@ -233,6 +234,7 @@ def _compare_lists(gold: str, answer: str, formulas: Formulas | None) -> Verdict
         return _compare_cases(cases[0], cases[1], formulas)
     if (cases[0] or cases[1]) and not ("cases" in gold and "cases" in answer):
         return False
+    gold, answer = with_named_point(gold, answer), with_named_point(answer, gold)
     (name, gold), (other_name, answer) = strip_name(gold), strip_name(answer)
     if name and other_name and name != other_name:
         return False

@@ -133,6 +133,13 @@ def read_components(text: str) -> str | None:
     return f"({','.join(part + '1' if part in ('', '-') else part for part in parts)})"
 
 
+def with_named_point(text: str, other: str) -> str:
+    """Returns `v = (2,3)` for `v = 2i + 3j` if the other text has a bracket or a column; any other text as it is."""
+    name, equals, value = text.partition("=")
+    point = read_components(value) if equals and ("(" in other or "[" in other or "\\begin" in other) else None
+    return f"{name.strip()}={point}" if point else text
+
+
 def as_point(text: str, other: str) -> str:
     """Returns the point of a set of one point, if the other text is one: (1,2) for `\\{(1,2)\\}`."""
     match = _SET_OF_ONE.fullmatch(text)

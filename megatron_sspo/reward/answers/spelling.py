@@ -2,12 +2,15 @@
 
 import re
 
+from megatron_sspo.reward.answers.notations.plain_text import respell_plain
+
 _FORMATTING = re.compile(
     r"\\(?:text)?color(?:box)?\s*\{[^{}]*\}|\\(?:[hv]space\*?|[hv]?phantom)\s*\{[^{}]*\}"
     r"|\\tag\*?\s*\{[^{}]*\}|\\(?:begin|end)\s*\{(?:align|aligned|equation|gather|gathered|split|math|displaymath|center)\*?\}"
 )
 _ALIGNMENT = re.compile(r"\\begin\s*\{(?:align|split)")
 _NEXT_LINE = re.compile(r"\\\\(?:\[[^\]]*\])?\s*(?==)")  # of a chain of equations
+_NEXT_EQUATION = re.compile(r"\\\\(?:\[[^\]]*\])?\s*(?=[A-Za-z](?:_[0-9])?\s*=)")
 _SIGN_OF_END = re.compile(r"\\(?:blacksquare|square|Box|qed|checkmark)\s*[.$]*$")
 _ACCENT = re.compile(r"\\(hat|vec|bar|d?dot|tilde|widehat|mathbf)\s+([A-Za-z])(?![A-Za-z])")
 _UNIT_VECTOR = re.compile(
@@ -129,7 +132,7 @@ _FUNCTION = re.compile(
     r"(?<![A-Za-z\\])(arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|cis|log|ln|exp)(?=\s*[(^_0-9\\{|]|\s+[a-z](?![A-Za-z]))"
 )
 _BOLD = re.compile(r"(?<![0-9A-Za-z)}\]*])(\*{1,3}|__)(?=[^\s*_])([^*_]+)\1(?![0-9A-Za-z*_])")
-_HEADING = re.compile(r"^(?:(?:#+|\*)\s+|-\s+(?=[A-Z][a-z]+\s))")  # or a bullet
+_HEADING = re.compile(r"^(?:(?:#+|\*)\s+|-\s+(?=[A-Z][a-z]+\s|\*\*))")  # or a bullet
 _ABSOLUTE = re.compile(r"(?<![A-Za-z\\])abs\(([^()]*)\)")
 # max(a,b) and \max\{a,b\}
 _OF_SEVERAL = re.compile(r"(?<![A-Za-z])\\?(max|min|gcd|lcm)\s*(?:\(([^(){}]+)\)|\\?\{([^(){}]+?)\\?\})")
@@ -163,7 +166,7 @@ _LABEL = re.compile(
 _LABEL_OF_ITEM = re.compile(r"(?<=,)\s*([A-Za-z]?[a-z]{2,}(?: [a-z]+)?)\s*:\s*(?=[-+0-9\\$.])")  # mean: 5, median: 4
 _ARTICLE = re.compile(r"^an?\s+(?=[0-9]+(?:\.[0-9]+)?(?:\s*\\?%|-))", re.IGNORECASE)  # a 20% increase
 _POINT_LABEL = re.compile(
-    r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[]|\\(?:begin|\{))",
+    r"^(?:[A-Z]'?\s*:|(?:the\s+)?(?:point|vertex|cent(?:er|re)|focus|midpoint|vector|interval|set)\s)\s*(?=[(\[{]|\\(?:begin|\{))",
     re.IGNORECASE,
 )
 _MAPPING = re.compile(r"^([a-zA-Z])\s*:\s*([a-z])\s*\\mapsto(?![A-Za-z])")  # f: x \mapsto 2x
@@ -210,7 +213,7 @@ def _in_common_commands(text: str) -> str:
     if "\\begin" in text:
         text = _SYSTEM.sub(_in_one_line, _CASES_IN_ARRAY.sub(r"\\begin{cases}\2\\end{cases}", text))
     if _ALIGNMENT.search(text):
-        text = _NEXT_LINE.sub(" ", text.replace("&", ""))
+        text = _NEXT_EQUATION.sub(", ", _NEXT_LINE.sub(" ", text.replace("&", "")))
     text = _BIG_O.sub("O", text)
     text = _UNIT_FRACTION.sub(
         lambda m: f" {m[1] or m[5]}{m[2] or ''}/{m[3] or m[6]}{m[4] or m[7] or ''}",
@@ -284,7 +287,7 @@ def respell_text(text: str) -> str:
         text = _BOLD.sub(r"\2", _HEADING.sub("", text))
     if "&" in text and "\\begin" not in text:
         text = _AMPERSAND.sub(" and ", text)
-    text = _SIGN_IN_BRACES.sub(r"\1", text)
+    text = respell_plain(_SIGN_IN_BRACES.sub(r"\1", text))
     if "+" in text or "plus" in text:
         text = _PLUS_OR_MINUS.sub(r"\\pm ", text)
     if "floor(" in text or "ceil(" in text:

@@ -12,10 +12,10 @@ from megatron_sspo.reward.answers.quantities.number import read_number
 _LONGEST_SET = 300  # characters of a set with exceptions
 REALS = r"(-\infty,\infty)"
 _ALL_BUT = re.compile(
-    r"(?:[A-Za-z]\s*\\ne|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\?\{|"
+    r"(?:[A-Za-z]\s*\\(?:ne|notin\s*\\?\{)|(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*\\?\{|"
     r"all real (?:numbers|[a-z]) except)\s*((?:[^{}]|(?<=\\frac)\{[^{}]*\}\{[^{}]*\})*?)\s*(?:\\?\})?"
 )
-EXCEPTION = re.compile(r"\\ne(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\bexcept\b")
+EXCEPTION = re.compile(r"\\(?:ne|notin)(?![A-Za-z])|\\(?:setminus|backslash)|-\s*\\?\{|\bexcept\b")
 # The points that an interval or an inequality leaves out: (1,3) \setminus \{2\}, or 1 < x < 3, x \ne 2.
 _PUNCTURED = re.compile(r"([(\[][^()\[\]]*[)\]])\s*\\(?:setminus|backslash)\s*\\?\{([^{}]*?)\\?\}")
 _AND_OTHER_THAN = re.compile(r"([(\[][^()\[\]]*[)\]]|[^,]+)\s*(?:,|\band\b)\s*(?:and\s+)?([A-Za-z])\s*\\ne\s*([^<>]*)")

@@ -7,7 +7,7 @@ _ANGLES = re.compile(r"<([^<>]*,[^<>]*)>")
 _QUOTED = re.compile(r"([\"'])([^\"']*)\1")
 
 _ALL_REALS = re.compile(
-    r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?real(?:s|\s+numbers|(?:\s+values\s+of)?\s+[a-z])|\(-\\infty\s*,\s*\+?\s*\\infty\s*\)",
+    r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?real(?:s|\s+numbers|(?:\s+values\s+of)?\s+[a-z])|(?:any|every)\s+real\s+number|\(-\\infty\s*,\s*\+?\s*\\infty\s*\)",
     re.IGNORECASE,
 )
 _INTEGERS = re.compile(r"(?:the\s+)?(?:set\s+of\s+)?(?:all\s+)?integers", re.IGNORECASE)
@@ -48,7 +48,7 @@ _QUADRANT = re.compile(
 )
 _TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top)\s*\})")
 _EMPTY = re.compile(
-    r"\\?\{\s*\\?\}|(?:the\s+)?empty\s+set|none|"
+    r"\\?\{\s*\\?\}|Ø|(?:the\s+)?empty\s+set|none|"
     r"(?:(?:there\s+(?:is|are)|(?:it|the\s+(?:equation|system|inequality))\s+has|has)\s+)?no\s+(?:real\s+)?(?:solution|root)s?(?:\s+exists?)?",
     re.IGNORECASE,
 )

@@ -164,10 +164,13 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Fraction | None]]
     ),
     (re.compile(_TEN_TO), lambda m: _scientific("1", m[1] or m[2])),
     (re.compile(rf"({_DECIMAL})[eE]([+-]?[0-9]+)(?![0-9A-Za-z])"), lambda m: _scientific(m[1], m[2])),
-    (re.compile(rf"({_INTEGER})\s*{_TEX_FRACTION}"), lambda m: _mixed(m[1], m[2], m[3])),
+    (re.compile(rf"({_INTEGER})\s*(?:and\s+)?{_TEX_FRACTION}"), lambda m: _mixed(m[1], m[2], m[3])),
     (re.compile(_TEX_FRACTION), lambda m: _divide(m[1], m[2])),
     # 2 1/3, and 2-1/3 before a unit: alone it is a difference
-    (re.compile(rf"({_INTEGER})(?:\s+|{_HYPHEN})([0-9]+)\s*/\s*([0-9]+)"), lambda m: _mixed(m[1], m[2], m[3])),
+    (
+        re.compile(rf"({_INTEGER})(?:\s+(?:and\s+)?|{_HYPHEN})([0-9]+)\s*/\s*([0-9]+)"),
+        lambda m: _mixed(m[1], m[2], m[3]),
+    ),
     (re.compile(rf"({_DECIMAL})\s*(?:/|\bout of\b)\s*({_DECIMAL})"), lambda m: _divide(m[1], m[2])),
     (re.compile(r"(1)\s+in\s+([0-9]+)"), lambda m: _divide(m[1], m[2])),
     (_PLAIN, lambda m: _decimal(m[1])),

@@ -9,9 +9,13 @@ from megatron_sspo.reward.answers.words.languages import CHANGING, SCALES
 from megatron_sspo.reward.answers.words.spelled import respell_numerals
 
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
-_DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
+_DEGREES = re.compile(r"\s*(?:\{\})?\^\s*\{?\s*\\circ\s*\}?")
 _MICRO = re.compile(r"\s*(?:\\mu\s*(?=[A-Za-z])|(?<=[0-9\s])u(?=[mgFLlCAVWHTJN](?![A-Za-z])))")
 _DIGIT_AS_POWER = re.compile(r"(?<![A-Za-z])((?:[kcmd]?m|ft|in|yd|mi|s))([23])(?![0-9])")  # m2
+_PRODUCT = re.compile(  # ms^{-1} and Jmol^{-1}, of two units
+    r"(?<![A-Za-z])(kg|mol|rad|[kcm]?m|[kM]?[JNW]|[ACVg])(mol|kg|dm|cm|m|s|L|K|C)(?=\s*\^\s*\{?\s*-)"
+)
+_AFTER_POWER = re.compile(r"(?<=\^\{-[0-9]\})(?=[A-Za-z])")  # Wm^{-1}K^{-1}
 _DENOMINATOR = re.compile(r"/\s*\(([^()]*)\)")  # J/(kg K)
 _EACH = re.compile(r"^\s+an?\s+(?=(?:second|minute|hour|day|night|week|month|year|person|piece)\b)")  # 42 a day
 _IN_BRACKETS = re.compile(
@@ -28,7 +32,7 @@ _ARC = re.compile(  # 37^\circ 30' 15"
     r"(?<![0-9.])([0-9]{1,4})\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)\s*([0-5]?[0-9])\s*'(?!')(?:\s*([0-5]?[0-9])\s*(?:''|\"))?"
 )
 _FEET = re.compile(r"(?<=[0-9])'(?=\s*[0-9])")
-_OHM = re.compile(r"\s+([kM]?)\s*\\Omega(?![A-Za-z])")
+_OHM = re.compile(r"^\s*([kM]?)\s*\\Omega(?![A-Za-z])")
 _POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
 _UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*(?:/|\\cdot(?![A-Za-z]))\s*|\s+|-|$)){{1,6}}")
 _UNIT_OF_EXPRESSION = re.compile(
@@ -112,6 +116,11 @@ def read_tail(tail: str) -> tuple[bool, str] | None:
     if "\\" in tail or "u" in tail:
         tail = _OHM.sub(r" \1ohm", _MICRO.sub(" micro", tail))
     tail = _DIGIT_AS_POWER.sub(r"\1^\2", tail)
+    if "^" in tail:
+        tail = _AFTER_POWER.sub(" ", tail)
+        tail = _PRODUCT.sub(
+            lambda m: f"{m[1]} {m[2]}" if m.group() in ("ms", "Nm") or not unit_of(m.group()) else m.group(), tail
+        )
     if "(" in tail:
         tail = _IN_BRACKETS.sub(
             lambda m: m[1] or (f" {m[2]}" if unit_of(m[2]) or _NOUN.fullmatch(m[2]) else m.group()), tail
@@ -155,7 +164,7 @@ def split_unit(expression: str) -> tuple[str, str]:
 def _is_unit(word: str, after_space: bool) -> bool:
     """Returns whether a word after a number is a unit or a noun, and not a product of letters such as `rt`."""
     lower = word.lower()
-    if lower in FUNCTIONS or lower == "log":
+    if (lower in FUNCTIONS and not (word == "sec" and after_space)) or lower == "log":
         return False
     if len(word) == 1:  # "5m" may be five times m; after a space, or in \text{}, it is a unit
         return after_space and word in _SINGLE_LETTER_UNITS

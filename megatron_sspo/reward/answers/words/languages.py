@@ -12,7 +12,7 @@ _KIND = (
 _ANSWER = (
     r"(?:respuesta|resposta|risposta|reponse|raspuns(?:ul)?|resultado|resultat|risultato|solucion|solucao|soluzione|"
     r"solution|antwort|ergebnis|losung|antwoord|svar(?:et)?|vastaus|valasz|odgovor|odpowiedz|odpoved|cevap|yanit|sonuc|"
-    r"jawaban(?:nya)?|đap (?:an|so)|ответ|відповідь|результат|答え?|解答|回答|정?답|الجواب|الإجابة|उत्तर|תשובה)"
+    r"jawaban(?:nya)?|đap (?:an|so)|ответ|відповідь|результат|答え?|解答|回答|정?답|الجواب|الإجابة|उत्तर|ה?תשובה)"
 )
 _IS = (
     r"(?:(?:es|est|ist|lautet|betragt|[èé]|este|is|ar|er|on|jest|je|adalah|ialah|la|являет?ся|равен)"
@@ -25,7 +25,7 @@ _OPTION = (
 )
 _SO = re.compile(
     r"^(?:por (?:lo )?tanto|portanto|logo|assim|donc|ainsi|par consequent|daher|somit|folglich|quindi|dunque|pertanto|"
-    r"dus|итак|следовательно|таким образом|значит|したがって|よって|ゆえに|따라서|그러므로)(?![^\W\d_])[,:]?\s*",
+    r"dus|vay|итак|следовательно|таким образом|значит|したがって|よって|ゆえに|따라서|그러므로)(?![^\W\d_])[,:]?\s*",
     re.IGNORECASE,
 )
 _LEAD = re.compile(
