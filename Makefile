@@ -16,8 +16,9 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 # The processes that tests start import the package from bytecode, which the first of them writes.
 unexport PYTHONDONTWRITEBYTECODE
-# Two workers, each with whole files: many tests wait for processes that they start.
-WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Workers with whole files: three on two cores, because many tests wait; two where each has servers.
+WORKERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+SERVER_WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # --no-compile: most modules that pip installs are never imported, and Python compiles those that are. Packages that sandboxes
 # share (numpy, sympy) are compiled, because a sandbox cannot write their bytecode.
@@ -131,7 +132,7 @@ test-fast: install check-sandbox
 
 # Runs real SGLang servers on this machine's CPU.
 test-sglang: install install-sglang .venv-verifiers/installed
-	$(TEST) $(WORKERS) tests/sglang -m "not long"
+	$(TEST) $(SERVER_WORKERS) tests/sglang -m "not long"
 
 # Runs the GPU's kernels on this machine's CPU, by Triton's interpreter. Triton comes with torch for CUDA; here it has a folder
 # of its own, because libraries that find it would use it. The interpreter of older ones does not fit numpy 2.4.
