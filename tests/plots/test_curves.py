@@ -214,7 +214,7 @@ def test_evaluations_by_a_reward_of_the_users_own_have_no_pass_rate(tmp_path: Pa
 
 
 def test_a_part_of_the_reward_with_the_name_of_the_pass_rate_is_no_set() -> None:
-    assert curves._sets({"update": 0, "sums/pass@1": 0.5, "sums/pass@1/low": 0.2, "sums/reward/pass@1": 1.0}) == ["sums"]
+    assert curves._sets({"sums/pass@1": 0.5, "sums/pass@1/low": 0.2, "sums/reward/pass@1": 1.0}) == ["sums"]
     assert curves._sets({"update": 0, "pass@1": 0.5}) == [""]
 
 
