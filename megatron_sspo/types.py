@@ -27,6 +27,7 @@ class Prompt:
     demonstration: str = ""  # a worked response, for the warm start
     messages: tuple[Mapping[str, Any], ...] = ()  # the chat that `tokens` renders, for agents
     metadata: Mapping[str, Any] = field(default_factory=dict)  # the other fields of the row
+    draw: int = 0  # the number of earlier groups of the same generation that have this prompt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -40,11 +40,14 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Evaluates the model, and prints the table."""
+    from megatron_sspo.config.kinds import LARGEST
     from megatron_sspo.evaluation.command import evaluate_model
     from megatron_sspo.recipe import load_recipe
 
+    # no trainer has to hold the sequences, so its microbatches do not limit them
+    assignments = [f"tokens_per_microbatch={LARGEST}", *options.set]
     evaluate_model(
-        load_recipe(options.recipe, options.set),
+        load_recipe(options.recipe, assignments),
         options.model,
         names=[name.strip() for name in options.sets.split(",")] if options.sets else [],
         samples=options.samples,

@@ -26,7 +26,7 @@ from megatron_sspo.evaluation.sets import (
     sets_of,
     settings_of,
 )
-from megatron_sspo.evaluation.table import Result, format_metrics, markdown, paper_table
+from megatron_sspo.evaluation.table import Result, format_metrics, left_out, markdown, paper_table
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.paper import HELD_OUT
 from megatron_sspo.processes.console import Display
@@ -94,13 +94,16 @@ def evaluate_model(
     head, rows = paper_table([result])
     write_atomically(output / "table.md", markdown(head, rows))
     display.table("percent, with 95 % intervals over prompts", head, rows)
+    for line in left_out([result]):
+        display.log(line)
     return result
 
 
 def print_table(folders: Sequence[str]) -> None:
     """Prints the paper's table of evaluations in Markdown; the first evaluation is the base of comparison.
 
-    A line below the table names each set whose evaluations have other prompts, rewards or settings.
+    A line below the table names each model without a row, and each set whose evaluations have other prompts, rewards or
+    settings.
 
     Args:
         folders: folders of evaluations, each as `folder` or, to rename its model, as `name=folder`. The runs of a sweep
@@ -116,10 +119,8 @@ def print_table(folders: Sequence[str]) -> None:
         results.append(replace(result, model=name) if equals else result)
     differences = find_differences(results)
     print(markdown(*paper_table(results, unlike=[difference.other for difference in differences])), end="")
-    if differences:
-        print()
-    for difference in differences:
-        print(one_line(str(difference)))
+    if lines := [*left_out(results), *map(str, differences)]:
+        print("", *map(one_line, lines), sep="\n")
 
 
 def with_sets(run: Run, names: Sequence[str]) -> Run:

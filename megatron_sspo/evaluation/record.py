@@ -123,7 +123,7 @@ class AnswerFiles(AnswerStore):
         samples: k, the number of sampled answers per prompt.
 
     Raises:
-        UserError: a complete line cannot be read.
+        UserError: a complete line cannot be read, or has another number of sampled answers.
     """
 
     @os_errors_as_user_errors()
@@ -135,6 +135,12 @@ class AnswerFiles(AnswerStore):
         for kind in ("greedy", "sampled"):
             known = {answers.id: answers for answers in _read_rows(self._path(kind))}
             self.by_id(kind).update((id, answers) for id, answers in known.items() if id in ids)
+        for id, answers in self.by_id("sampled").items() if samples else ():
+            if len(answers.answers) != samples:
+                raise UserError(
+                    f"{self._path('sampled')} has {len(answers.answers)} answers to {short_repr(id)}, and the "
+                    f"evaluation samples {samples}: remove the line"
+                )
 
     def start_progress(self, name: str, num_prompts: int, display: Display) -> None:
         """Starts the display of progress: a bar on a terminal, otherwise a line for every tenth of the set."""

@@ -44,6 +44,15 @@ def paper_table(results: Sequence[Result], *, unlike: Sequence[Result] = ()) -> 
     return [*head, *(["Δ Avg"] if several else [])], rows
 
 
+def left_out(results: Sequence[Result]) -> list[str]:
+    """Returns a sentence for each model that has no row in `paper_table`, because none of its sets has a pass rate."""
+    return [
+        f"{result.model} has no row: the rewards of its sets have no part 'answer'; its numbers are in results.json"
+        for result in results
+        if not _measures(result)
+    ]
+
+
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Formats a table in Markdown."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]

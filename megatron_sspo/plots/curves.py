@@ -194,7 +194,7 @@ def _marker(place: int) -> str:
 
 def _sets(row: Row) -> list[str]:
     """Returns the names of the sets of an evaluation; "" for a number without a set's name before it."""
-    return [key.removesuffix(_PASS).rstrip("/") for key in row if key.endswith(_PASS)]
+    return [key.removesuffix(_PASS).rstrip("/") for key in row if _PASS in (key, key.partition("/")[2])]
 
 
 def draw_frame(axis: Any) -> None:

@@ -1,5 +1,6 @@
 """Distributes prompts over the processes, and gathers the scored responses."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -47,11 +48,21 @@ def start_generation(
     rank, world_size = _rank_and_world_size()
     if not engine.replicated and rank != 0:
         return PendingGeneration(engine, prompts, None)
-    mine = prompts[rank::world_size] if engine.replicated else prompts
+    mine = _with_draws(prompts)[rank::world_size] if engine.replicated else prompts
     if environment is not None:
         sampling = replace(sampling, stop=tuple(dict.fromkeys((*sampling.stop, *environment.stop))))
     generation = engine.start(mine, sampling, group_size=group_size, seed=seed, environment=environment)
     return PendingGeneration(engine, prompts, generation)
+
+
+def _with_draws(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Returns the prompts with their `draw`, by which one that comes twice has other responses each time."""
+    count: Counter[str] = Counter()
+    found = []
+    for prompt in prompts:
+        found.append(replace(prompt, draw=count[prompt.id]))
+        count[prompt.id] += 1
+    return found
 
 
 def gather_groups(

@@ -75,4 +75,5 @@ class StopStrings:
         return self._can_end[token]
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        # with special tokens, which a stop string may name, as SGLang looks for them
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))

@@ -100,7 +100,7 @@ def read_curve(folder: Path, measure: str) -> tuple[list[str], Curve]:
     for file in (metrics_files.EVALUATIONS, metrics_files.METRICS):
         rows = metrics_files.read_complete_rows(folder / file)
         last = rows[-1] if rows else {}
-        keys = [measure] if measure in last else [key for key in last if key.endswith(f"/{measure}")]
+        keys = [measure] if measure in last else [key for key in last if key.partition("/")[2] == measure]
         if keys:
             return keys, [(row["update"], _mean(folder / file, row, keys)) for row in rows if keys[0] in row]
         known += [key for key in last if key != "update" and not key.endswith(("/low", "/high"))]

@@ -52,7 +52,8 @@ def read_vary(text: str) -> tuple[str, list[GivenValue]]:
     field, equals, values = (part.strip() for part in text.partition("="))
     what = f"--vary {shorten(text)!r}"
     if not equals or not field:
-        raise UserError(f"{what} has no '=': write it as field.field=[value, value]")
+        missing = "field before the '='" if equals else "'='"
+        raise UserError(f"{what} has no {missing}: write it as field.field=[value, value]")
     if field in _RESERVED:
         raise UserError(f"--vary {field} is not possible: {_RESERVED[field]}")
     if values[:1] + values[-1:] not in ("[]", "{}"):

@@ -13,6 +13,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.answers import Answer, Answers
 from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord
 from megatron_sspo.evaluation.table import markdown
+from megatron_sspo.types import Prompt
 
 SPECIAL = {
     "a pipe": os.mkfifo,
@@ -182,6 +183,14 @@ def test_damaged_answers(tmp_path: Path, row: bytes) -> None:
     with pytest.raises(UserError, match="line 2 is damaged") as raised:
         AnswerFiles(tmp_path, [], None, 0)
     assert_one_sentence(str(raised.value))
+
+
+def test_another_number_of_sampled_answers(tmp_path: Path) -> None:
+    (tmp_path / "sampled.jsonl").write_text(json.dumps(ROW) + "\n")
+    prompts = [Prompt(id="1", tokens=(1,), answer="g")]
+    with pytest.raises(UserError, match=r"sampled.jsonl has 1 answers to '1', and .* samples 2: remove the line"):
+        AnswerFiles(tmp_path, prompts, None, 2)
+    assert list(AnswerFiles(tmp_path, prompts, None, 1).by_id("sampled")) == ["1"]
 
 
 def test_names_are_escaped_in_tables() -> None:

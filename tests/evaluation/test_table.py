@@ -105,6 +105,14 @@ def test_evaluations_under_other_settings_are_named_and_have_no_gain(
     assert lines[4:] == (["", said] if fields else [])
 
 
+def test_a_model_without_a_row_is_named(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = {"sums": {"title": "Sums", "reward": 0.5}}
+    (tmp_path / "results.json").write_text(json.dumps({"model": "dense", "sets": sets}))
+    print_table([str(tmp_path)])
+    table, line = capsys.readouterr().out.split("\n\n")
+    assert table == "| Model | Sums |\n| --- | ---: |" and line.startswith("dense has no row: the rewards of its sets")
+
+
 def test_a_folder_with_an_equals_sign_in_its_name(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     folder = write(tmp_path / "sweep-objective=sspo,seed=0", "own")  # the evaluation of a sweep's run

@@ -11,7 +11,7 @@ from matplotlib import image
 
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
-from megatron_sspo.plots import picture
+from megatron_sspo.plots import curves, picture
 from megatron_sspo.plots.curves import plot_run, plot_runs
 
 
@@ -211,6 +211,11 @@ def test_evaluations_by_a_reward_of_the_users_own_have_no_pass_rate(tmp_path: Pa
     folder = run(tmp_path / "a")
     (folder / "evaluations.jsonl").write_text('{"update": 0, "sums/letters": 3.5}\n')
     assert num_pixels(plot_run(folder), "#0072B2") > 1000
+
+
+def test_a_part_of_the_reward_with_the_name_of_the_pass_rate_is_no_set() -> None:
+    assert curves._sets({"sums/pass@1": 0.5, "sums/pass@1/low": 0.2, "sums/reward/pass@1": 1.0}) == ["sums"]
+    assert curves._sets({"update": 0, "pass@1": 0.5}) == [""]
 
 
 @pytest.mark.parametrize("num_updates", [0, 8])

@@ -9,6 +9,7 @@ import torch
 
 from megatron_sspo.config.resolve import call_with_options, resolve
 from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.collect import start_generation
 from megatron_sspo.rollout.embedded.sampling import log_distribution
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.types import Sampling
@@ -78,6 +79,16 @@ def test_another_seed_or_prompt_id_gives_another_response(loaded):
 def test_the_same_prompt_twice_is_answered_twice(loaded):
     groups = loaded["qwen3_moe"].generate([PROMPTS[0]] * 2, Sampling(max_tokens=8), group_size=2, seed=0)
     assert responses(groups[:1]) == responses(groups[1:])
+
+
+def test_a_prompt_that_comes_twice_in_a_cycle_has_other_responses(loaded):
+    engine, sampling = loaded["qwen3_moe"], Sampling(max_tokens=8)
+    pending = start_generation(engine, [PROMPTS[0], PROMPTS[1], PROMPTS[0]], sampling, group_size=2, seed=0)
+    groups = dict(pending.generation.wait())
+    found = responses([groups[place] for place in range(3)])
+    assert len({tokens for group in found for tokens, *_ in group}) == 6
+    assert found[:2] == responses(engine.generate(PROMPTS[:2], sampling, group_size=2, seed=0))
+    assert found[0] + found[2] == responses(engine.generate(PROMPTS[:1], sampling, group_size=4, seed=0))[0]
 
 
 def test_greedy_decoding_equals_transformers(loaded, folders, shape):

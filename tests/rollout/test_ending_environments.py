@@ -52,6 +52,25 @@ def test_an_environment_that_ends_the_process_is_an_error_of_its_line(where):
         episodes.observe({0: "a response"})
 
 
+def test_all_episodes_are_closed_although_the_close_of_one_raises():
+    closed = []
+
+    class Episode(Ending):
+        def observe(self, response):
+            return "and then?"
+
+        def close(self):
+            closed.append(self)
+            self.call("close")
+
+    episodes = [Episode("close"), Episode(""), Episode("close")]
+    waiting = list(episodes)
+    environment = SimpleNamespace(open=lambda prompt: waiting.pop(0))
+    with pytest.raises(UserError, match=r"sys.exit\(3\)"), Episodes(environment, [PROMPT] * 3) as opened:
+        opened.observe(dict.fromkeys(range(3), "a response"))
+    assert sorted(map(id, closed)) == sorted(map(id, episodes))
+
+
 class Stuck(Ending):
     """An environment whose episode never returns from its first turn, until the test ends."""
 

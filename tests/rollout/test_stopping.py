@@ -27,6 +27,12 @@ def test_text_before_the_turn_does_not_stop_it():
     assert strings.is_stopped(tokens, 1) and not strings.is_stopped(tokens, 2)
 
 
+def test_a_special_token_can_be_a_stop_string():
+    tokenizer = tiny_models.tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    assert first_stop(tokenizer, "ab<|im_end|>c", ("<|im_end|>",)) == "ab<|im_end|>"
+
+
 @pytest.fixture(scope="module")
 def byte_tokenizer():
     """Builds a tokenizer of bytes and two merges: stop strings end inside tokens, and characters span tokens."""

@@ -111,6 +111,12 @@ def test_means_over_different_sets_are_refused(tmp_path) -> None:
     assert read_results(tmp_path, measure="sums/pass@1").finals("gspo()") == {"": [1.0]}
 
 
+def test_a_part_of_the_reward_with_the_name_of_the_measure_is_not_its_set(tmp_path) -> None:
+    make_run(tmp_path / make_sweep(tmp_path).order[0], [0.0, 1.0], **{"sums/reward": 1.5, "sums/reward/pass@1": 0.0})
+    assert read_results(tmp_path).finals("") == {"": [1.0]}
+    assert read_results(tmp_path, measure="reward/pass@1").finals("") == {"": [0.0]}
+
+
 def test_an_empty_value_is_a_value(tmp_path) -> None:
     made = make_sweep(tmp_path, 'rollouts.environment=["", codeact]')
     for name in made.order:

@@ -32,7 +32,7 @@ def test_values_are_read(text, field, values) -> None:
     ("text", "message"),
     [
         ("objective", "has no '='"),
-        ("=[1]", "has no '='"),
+        ("=[1]", "has no field before the '='"),
         ("updates_per_sync=8", 'has no list of values: write it as --vary updates_per_sync="[value, value]"'),
         ("updates_per_sync=[]", "has no values"),
         ("updates_per_sync=[2,,8]", "a comma with no value before it"),

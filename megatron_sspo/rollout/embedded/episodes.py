@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 from megatron_sspo.config.surroundings import surroundings_kept
@@ -28,9 +29,9 @@ class Episodes:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        with user_code_errors("the environment"):
+        with user_code_errors("the environment"), ExitStack() as stack:  # which closes the others after an error too
             for episode in self._open.values():  # first, so that `observe` calls end and the threads can be joined
-                episode.close()
+                stack.callback(episode.close)
         self._threads.shutdown(cancel_futures=True)
 
     def observe(self, responses: Mapping[int, str]) -> dict[int, str | None]:

@@ -131,7 +131,7 @@ class EmbeddedEngine:
                 group,
                 index,
                 max_tokens=min(sampling.max_tokens, self._decoder.max_positions - len(prompt.tokens)),
-                uniforms=random_stream(seed, prompt.id, index),
+                uniforms=random_stream(seed, prompt.id, prompt.draw * group_size + index),
             )
             for group, prompt in enumerate(prompts)
             for index in range(group_size)
@@ -166,7 +166,8 @@ class EmbeddedEngine:
         turns = TurnQueue()
 
         def samplers(prompt: Prompt) -> list[QueuedSampler]:
-            return [QueuedSampler(turns, partial(_turn_stream, seed, prompt.id, index)) for index in range(group_size)]
+            indices = range(prompt.draw * group_size, (prompt.draw + 1) * group_size)
+            return [QueuedSampler(turns, partial(_turn_stream, seed, prompt.id, index)) for index in indices]
 
         with event_loop() as submit:
             groups = {
