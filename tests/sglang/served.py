@@ -81,19 +81,22 @@ def num_running(engine):
     return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in _loads(engine, server))
 
 
-def until_in_the_middle(engine, server=None, *, num_tokens=500):
-    """Waits until the running responses of a server (by default the first) have more than `num_tokens` tokens."""
+def until_in_the_middle(engine, server=None, *, num_tokens=250):
+    """Waits until the running responses of a server (by default the first) have more than `num_tokens` tokens.
+
+    A fast machine generates all responses within a second, so this looks often, and soon after their beginning.
+    """
     server = server or engine.pool.servers[0]
-    until(lambda: sum(load["num_used_tokens"] for load in _loads(engine, server)) > num_tokens, 30)
+    until(lambda: sum(load["num_used_tokens"] for load in _loads(engine, server)) > num_tokens, 30, pause=0.02)
 
 
 def _loads(engine, server):
     return engine._run(server.client.get("/v1/loads", seconds=5))["loads"]
 
 
-def until(condition, seconds):
+def until(condition, seconds, *, pause=0.1):
     """Waits until the condition is true; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
+        time.sleep(pause)
