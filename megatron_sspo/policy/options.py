@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
-from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive, Probability
+from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive
 from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.config.tree import describe_hint
 from megatron_sspo.errors import UserError
@@ -93,6 +93,8 @@ _FSDP = "it shards parameters, which export and checkpoints here do not"
 _LOW_PRECISION = "its products need rows of certain lengths, and checkpoints here have no scales"
 _GRAPHS = "a CUDA graph is of one shape, and rows of microbatches differ in length"
 _EXPERTS_OVERLAP = "its schedule takes a plan of the forward pass, which the trainer does not make"
+# the passes of π_old and of π_θ would draw other numbers
+_ANEW = "it draws anew in every forward pass, so that ρ of an unchanged policy is not 1"
 _OWN_LOOP = "only Megatron's own training loop reads what it measures"
 _MUST_STAY = {
     **dict.fromkeys(("fp8", "fp4", "fp8_param_gather", "fp4_param_gather"), _LOW_PRECISION),
@@ -104,6 +106,7 @@ _MUST_STAY = {
     "defer_embedding_wgrad_compute": "the gradient of the output layer is computed by the trainer's own head",
     "fp32_residual_connection": "layers in bfloat16 do not take its float32 values",
     "use_ring_exchange_p2p": "torch has no ring_exchange",
+    "moe_input_jitter_eps": _ANEW,
     "use_mup": "it scales embeddings and logits, which the engine does not",
     "moe_router_force_biased": "it chooses experts at random, whatever the router says",
     "moe_mlp_glu_interleave_size": "it expects the rows of experts' weights in another order",
@@ -117,8 +120,8 @@ _MUST_STAY = {
     "microbatch_group_size_per_vp_stage": "microbatches come in groups of parallel.pipeline",
     "test_mode": "it compares layers with Transformer Engine's in every forward pass, and trains nothing",
 }
-# fields that draw at random in every forward pass, of which the passes of π_old and of π_θ would draw other numbers
-_RANDOM = ("hidden_dropout", "attention_dropout", "moe_input_jitter_eps")
+# fields that would draw at random, and that 0 turns off
+_RANDOM = ("hidden_dropout", "attention_dropout")
 # values of `moe_router_load_balancing_type`. Megatron's "sinkhorn" chooses other experts than the engine does.
 _BALANCING = ("none", "aux_loss", "seq_aux_loss", "global_aux_loss")
 # forms of context parallelism; "a2a+p2p" needs groups that the trainer does not make, and Megatron would use none
@@ -129,7 +132,6 @@ _RANGES: dict[str, Any] = {
     "attention_dropout": Decay,
     "init_method_std": Positive,
     "embedding_init_method_std": Positive,
-    "moe_input_jitter_eps": Probability,
     "moe_router_load_balancing_type": Literal[_BALANCING] | list[Literal[_BALANCING]],
     "moe_z_loss_coeff": NotNegative,
     "cp_comm_type": Literal[_CONTEXT] | list[Literal[_CONTEXT]],
@@ -176,10 +178,7 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
                 f"{group}.{name} is {describe_value(value)}: it must be {describe_hint(hints[name])}"
             ) from None
         if name in _RANDOM and value:
-            raise UserError(
-                f"{group}.{name} is {describe_value(value)}, and must be off: it draws anew in every forward pass, so "
-                "that ρ of an unchanged policy is not 1; leave it out"
-            )
+            raise UserError(f"{group}.{name} is {describe_value(value)}, and must be off: {_ANEW}; leave it out")
     return found
 
 
