@@ -9,6 +9,7 @@ import numpy as np
 
 from megatron_sspo.arrays.convert import freeze, log_prob_array, number_array, route_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
+from megatron_sspo.arrays.rounding import ROUNDING, are_equal
 from megatron_sspo.config.kinds import Count, Finite, Line, NotNegative, Positive, Probability, StopString
 from megatron_sspo.errors import UserError
 
@@ -135,9 +136,10 @@ class Rollout(EqualByArrays):
 
 
 def sum_of_parts(parts: Mapping[str, float]) -> float:
-    """Returns the sum of a reward's parts, the same in every order, so that equal parts are equal rewards."""
+    """Returns the sum of a reward's parts, the same in every order; 0 if parts cancel out up to rounding errors."""
     try:
-        return math.fsum(parts.values())
+        total = math.fsum(parts.values())
+        return 0.0 if abs(total) <= ROUNDING * math.fsum(map(abs, parts.values())) else total
     except (OverflowError, ValueError):  # beyond a float, or infinities of both signs
         return sum(parts.values())
 
@@ -162,7 +164,7 @@ class RolloutGroup:
     @property
     def has_equal_rewards(self) -> bool:
         """True if all rewards are equal: advantages relative to the group are then 0, and it gives no gradient."""
-        return len({rollout.reward for rollout in self.rollouts}) <= 1
+        return are_equal(rollout.reward for rollout in self.rollouts)
 
 
 Batch = Sequence[RolloutGroup]
