@@ -45,7 +45,7 @@ class Rollout(EqualByArrays):
 
     tokens: np.ndarray  # [n] int32: the response, all turns, with the end-of-sequence token if it was sampled
     rollout_log_probs: np.ndarray  # [n] float32: under the distribution that each token was sampled from
-    text: str  # the last turn decoded, for the reward: without end-of-sequence, stop strings cut as the engine did
+    text: str  # the last turn decoded, for the reward: without end and padding tokens, with stop strings
     finish_reason: FinishReason
     policy_version: int  # the version of the oldest weights that sampled some of the tokens
     version_spans: tuple[tuple[int, int], ...] = ()  # (version, tokens sampled), if several versions sampled
