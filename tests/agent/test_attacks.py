@@ -350,6 +350,12 @@ def test_answers_that_are_no_calls_stay_text(text, message) -> None:
     assert parse_answer(text, {"add"}) == message
 
 
+@pytest.mark.parametrize("arguments", ["arguments", "parameters"])  # the latter is Llama's; SGLang's parsers read both
+def test_the_arguments_of_a_call(arguments) -> None:
+    (call,) = parse_answer(f'<tool_call>{{"name": "add", "{arguments}": {{"a": 1}}}}</tool_call>', {"add"}).calls
+    assert (call.name, call.arguments) == ("add", '{"a": 1}')
+
+
 def test_an_answer_of_calls_that_are_not_closed_takes_linear_time() -> None:
     text, call = "<tool_call>" * 5000, '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     begin = time.process_time()
