@@ -40,7 +40,8 @@ class Agents:
         self._agent = agent
         self._counts: Counter[str] = Counter()
         self._shown: list[str] = []
-        self._num_raised, self._has_worked, self._has_warned = 0, False, False
+        self._num_raised, self._has_worked = 0, False
+        self._has_little_room = self._is_failing_better = False  # what was warned of
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="agents", daemon=True)
@@ -88,10 +89,25 @@ class Agents:
                 "is to blame, let it return a reward"
             )
 
+    def check_failure_reward(self, rewards: Sequence[float], num_failed: int) -> None:
+        """Warns once if episodes that failed or were late got more than one that the agent rewarded.
+
+        Args:
+            rewards: of the group's episodes that the agent rewarded.
+            num_failed: the number of the others.
+        """
+        if num_failed and rewards and min(rewards) < self.limits.failure_reward and not self._is_failing_better:
+            self._is_failing_better = True
+            _log.warning(
+                "an episode that failed got rollouts.endpoint.failure_reward=%g, and one that did not got %g: the "
+                "policy learns to fail unless failure_reward is at most the agent's lowest reward",
+                *(self.limits.failure_reward, min(rewards)),
+            )
+
     def check_room(self, num_prompt_tokens: int, room: int, max_tokens: int) -> None:
         """Warns once if the first request of an episode leaves less than half of `max_tokens` for answers."""
-        if room < max_tokens / 2 and not self._has_warned:
-            self._has_warned = True
+        if room < max_tokens / 2 and not self._has_little_room:
+            self._has_little_room = True
             _log.warning(
                 "an agent's first request has %d tokens with its tools, which leaves %d of "
                 "rollouts.sampling.max_tokens=%d for all answers: raise prompts.max_tokens=%d, or make it shorter",

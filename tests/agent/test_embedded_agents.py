@@ -200,6 +200,22 @@ def test_the_first_exceptions_are_shown_each_once(generate, logged) -> None:
     assert all("test_embedded_agents.py, line " in line and "RuntimeError: add " in line for line in lines)
 
 
+def test_failing_that_pays_is_said_once(generate, logged) -> None:
+    begun = []
+
+    async def every_second_fails(base_url, prompt):
+        begun.append(prompt)
+        is_odd = len(begun) % 2
+        await say(base_url, [*prompt.messages])
+        return -1.0 if is_odd else len(None)
+
+    generate(every_second_fails, failure_reward=-1.0)
+    assert not [record for record in logged.records if "failure_reward" in record.message]
+    generate(every_second_fails, [prompt()] * 2, group_size=4)
+    (record,) = (record for record in logged.records if "failure_reward" in record.message)
+    assert "failure_reward=0, and one that did not got -1: the policy learns to fail" in record.message
+
+
 def test_little_room_for_answers_is_said_once(generate, logged) -> None:
     async def talks(base_url, prompt):
         await say(base_url, [user("a" * 40)])

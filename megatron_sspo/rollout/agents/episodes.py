@@ -15,7 +15,7 @@ from megatron_sspo.rollout.agents.groups import EpisodeResult, make_group
 from megatron_sspo.rollout.agents.server import EndpointServer
 from megatron_sspo.rollout.agents.session import Sampler, Session
 from megatron_sspo.rollout.agents.template import ChatTemplate
-from megatron_sspo.types import Prompt, RolloutGroup, Sampling
+from megatron_sspo.types import Prompt, RolloutGroup, Sampling, sum_of_parts
 
 _MAX_UNANSWERED = 16  # episodes at the start of a run
 
@@ -65,6 +65,8 @@ class AgentEpisodes:
                 episodes = await asyncio.gather(*tasks)
             finally:
                 await cancel(tasks)
+        rewards = [sum_of_parts(each.reward) for each in episodes if each.reward and not each.has_failed]
+        self._agents.check_failure_reward(rewards, sum(each.has_failed for each in episodes))
         return make_group(prompt, episodes, self._tokenizer, policy_version=policy_version)
 
     @contextlib.asynccontextmanager
@@ -119,7 +121,7 @@ class AgentEpisodes:
             failed=error is not None,
         )
         failed = {"agent": limits.failure_reward}
-        return EpisodeResult(trajectories, failed if reward is None else reward, session.last_text)
+        return EpisodeResult(trajectories, failed if reward is None else reward, session.last_text, reward is None)
 
     def _check_answered(self, session: Session, *, is_late: bool) -> None:
         """Raises UserError if the policy answered in none of the first episodes: then the settings are to blame."""
