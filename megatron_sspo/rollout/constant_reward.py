@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Self
 
 from megatron_sspo.arrays.rounding import are_equal
@@ -29,7 +30,7 @@ class ConstantReward:
         self._rewards: list[float] = []
         self._formats: list[float] = []
         self._failed: list[float] = []  # shares of the agent's episodes that failed or were late
-        self._unended: Counter[str] = Counter()  # special tokens within truncated responses, which ended nothing
+        self._unended: Counter[int] = Counter()  # special tokens within truncated responses, which ended nothing
         self._example: tuple[RolloutGroup, Rollout] | None = None
 
     @classmethod
@@ -64,7 +65,7 @@ class ConstantReward:
             self._formats += [rollout.reward_parts["format"]] if "format" in rollout.reward_parts else []
             if rollout.finish_reason == "length":
                 self._counts["truncated"] += 1
-                self._unended.update(self._special_tokens() & set(rollout.tokens[rollout.response_mask()].tolist()))
+                self._unended.update(self._special_tokens & set(rollout.tokens[rollout.response_mask()].tolist()))
         if self._example is None or not len(self._example[1].tokens):
             self._example = (batch[0], batch[0].rollouts[0])
 
@@ -120,6 +121,7 @@ class ConstantReward:
             return f"most have {names} within, which may be meant as their end: name it in rollouts.sampling.stop"
         return "raise it, or give an end to rollouts.sampling.stop"
 
+    @cached_property
     def _special_tokens(self) -> set[int]:
         return {number for number, token in self._tokenizer.added_tokens_decoder.items() if token.special}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
@@ -41,7 +42,7 @@ def named_end_tokens(
     return tokens
 
 
-def text_of(tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase, end_tokens: Collection[int]) -> str:
+def text_of(tokens: Sequence[int], tokenizer: Any, end_tokens: Collection[int]) -> str:
     """Returns the text of tokens without end and padding tokens; other special tokens, as some tags are, stay."""
     left_out = {*end_tokens, tokenizer.pad_token_id}
     return str(tokenizer.decode([token for token in tokens if token not in left_out], skip_special_tokens=False))
