@@ -9,9 +9,9 @@ import numpy as np
 
 from megatron_sspo.arrays.convert import freeze, log_prob_array, number_array, route_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
-from megatron_sspo.arrays.rounding import ROUNDING, are_equal
 from megatron_sspo.config.kinds import Count, Finite, Line, NotNegative, Positive, Probability, StopString
 from megatron_sspo.errors import UserError
+from megatron_sspo.objective.rounding import ROUNDING, are_equal
 
 FinishReason = Literal["stop", "length"]
 TOKEN_VALUES = ("rollout_log_probs", "old_log_probs", "reference_log_probs", "old_entropy", "token_advantages")

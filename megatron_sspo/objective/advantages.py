@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from megatron_sspo.arrays.rounding import ROUNDING, are_equal
+from megatron_sspo.objective.rounding import ROUNDING, are_equal
 
 
 def group_relative(rewards: Tensor, *, divide_by_std: bool = True) -> Tensor:

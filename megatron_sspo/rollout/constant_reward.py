@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Self
 
-from megatron_sspo.arrays.rounding import are_equal
 from megatron_sspo.config.naming import shorten
+from megatron_sspo.objective.rounding import are_equal
 from megatron_sspo.run import Run
 from megatron_sspo.types import Batch, Rollout, RolloutGroup, rollouts_of
 
