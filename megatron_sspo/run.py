@@ -249,6 +249,7 @@ def check(run: Run) -> Run:
     _check_layout("parallel", run.parallel)
     _check_layouts(run)
     _check_old_policy(run)
+    _check_whole_distribution(run)
     if run.warm_start:
         check_reference(run)
     return run
@@ -283,6 +284,21 @@ def _check_old_policy(run: Run) -> None:
         raise UserError(
             "objective needs old_entropy and old_policy is 'rollout': the entropy of π_old is computed in the "
             "trainer's pass, so set old_policy to 'trainer'"
+        )
+
+
+def _check_whole_distribution(run: Run) -> None:
+    """Refuses what compares the engine's log-probs with the trainer's where the engine samples from fewer tokens."""
+    users = {
+        f"correction.mode is {run.correction.mode!r}": run.correction.mode != "none",
+        "old_policy is 'rollout'": run.old_policy == "rollout",
+        "the objective needs rollout_log_probs": "rollout_log_probs" in needs_of(run.objective),
+    }
+    if run.rollouts.sampling.top_p < 1 and any(users.values()):
+        raise UserError(
+            f"rollouts.sampling.top_p is {run.rollouts.sampling.top_p} and {next(filter(users.get, users))}: the "
+            "engine's distribution is cut off there and the trainer's is not, so their ratio is no mismatch; set top_p "
+            "to 1, or compare nothing with the engine"
         )
 
 

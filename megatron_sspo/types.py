@@ -11,6 +11,7 @@ from megatron_sspo.arrays.convert import freeze, log_prob_array, number_array, r
 from megatron_sspo.arrays.equality import EqualByArrays
 from megatron_sspo.config.kinds import Count, Finite, Line, NotNegative, Positive, Probability, StopString
 from megatron_sspo.errors import UserError
+from megatron_sspo.objective.rounding import ROUNDING, are_equal
 
 FinishReason = Literal["stop", "length"]
 TOKEN_VALUES = ("rollout_log_probs", "old_log_probs", "reference_log_probs", "old_entropy", "token_advantages")
@@ -44,7 +45,7 @@ class Rollout(EqualByArrays):
 
     tokens: np.ndarray  # [n] int32: the response, all turns, with the end-of-sequence token if it was sampled
     rollout_log_probs: np.ndarray  # [n] float32: under the distribution that each token was sampled from
-    text: str  # the last turn decoded, for the reward: without end-of-sequence, stop strings cut as the engine did
+    text: str  # the last turn decoded, for the reward: without end and padding tokens, with stop strings
     finish_reason: FinishReason
     policy_version: int  # the version of the oldest weights that sampled some of the tokens
     version_spans: tuple[tuple[int, int], ...] = ()  # (version, tokens sampled), if several versions sampled
@@ -135,9 +136,10 @@ class Rollout(EqualByArrays):
 
 
 def sum_of_parts(parts: Mapping[str, float]) -> float:
-    """Returns the sum of a reward's parts, the same in every order, so that equal parts are equal rewards."""
+    """Returns the sum of a reward's parts, the same in every order; 0 if parts cancel out up to rounding errors."""
     try:
-        return math.fsum(parts.values())
+        total = math.fsum(parts.values())
+        return 0.0 if abs(total) <= ROUNDING * math.fsum(map(abs, parts.values())) else total
     except (OverflowError, ValueError):  # beyond a float, or infinities of both signs
         return sum(parts.values())
 
@@ -162,7 +164,7 @@ class RolloutGroup:
     @property
     def has_equal_rewards(self) -> bool:
         """True if all rewards are equal: advantages relative to the group are then 0, and it gives no gradient."""
-        return len({rollout.reward for rollout in self.rollouts}) <= 1
+        return are_equal(rollout.reward for rollout in self.rollouts)
 
 
 Batch = Sequence[RolloutGroup]

@@ -40,6 +40,7 @@ RUN = Run(
         ["warm_start=none", "evaluation=none"],
         ["parallel.data=4", "parallel.tensor=2", "parallel.expert=8", "parallel.sequence=true"],
         ["parallel.pipeline=2", "parallel.virtual_pipeline=2"],
+        ["rollouts.sampling.top_p=0.9"],
         ["prompts.max_tokens=16384", "rollouts.sampling.max_tokens=512", "tokens_per_microbatch=16896"],
     ],
 )
@@ -94,6 +95,10 @@ def test_what_is_right_passes(assignments) -> None:
         (
             ["rollouts.environment=codeact", "prompts.template={question}"],
             ["rollouts.environment is 'codeact'", "set prompts.template to 'chat'"],
+        ),
+        *(
+            (["rollouts.sampling.top_p=0.9", assignment], ["rollouts.sampling.top_p is 0.9 and ", "set top_p to 1"])
+            for assignment in ("correction.mode=truncated", "old_policy=rollout")
         ),
         (["parallel.virtual_pipeline=2"], ["interleaving needs a pipeline"]),
         (["parallel.sequence=true"], ["parallel.sequence is on with parallel.tensor=1"]),

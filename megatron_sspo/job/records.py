@@ -1,6 +1,7 @@
 """`Records`: a run's configuration, metrics and rollouts, in files that rank 0 writes."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.files.writing import write_atomically, write_rows
 from megatron_sspo.policy.metrics import UpdateRecord, weights_by_sequence
+from megatron_sspo.rollout.constant_reward import ConstantReward
 from megatron_sspo.run import Run
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.rollouts import write_examples
 from megatron_sspo.types import Batch, rollouts_of
+
+_log = logging.getLogger(__name__)
 
 
 class Records:
@@ -32,6 +36,7 @@ class Records:
 
     def __init__(self, run: Run, folder: Path, *, update: int | None, tokenizer: Any) -> None:
         self._folder, self._tokenizer = folder, tokenizer
+        self._constant_reward = ConstantReward.of_run(run, tokenizer)
         config = config_to_json(run)
         with os_errors_as_user_errors(folder):
             write_atomically(folder / "config.json", json.dumps(config, indent=1))
@@ -43,12 +48,14 @@ class Records:
             self._writer = metrics_files.MetricsWriter(folder, run.tracking, run.name, config, first_step=first)
 
     def write_update(self, row: Mapping[str, float], batch: Batch, record: UpdateRecord) -> None:
-        """Appends the row of an update, and replaces the file of rollouts by some of its batch."""
+        """Appends the row of an update, replaces the file of rollouts, and warns of a constant reward."""
         self._writer.write(metrics_files.METRICS, row)
         weights = weights_by_sequence(record, [rollout.num_response_tokens for rollout in rollouts_of(batch)])
         with os_errors_as_user_errors(self._folder):
             path = self._folder / metrics_files.ROLLOUTS
             write_examples(path, int(row["update"]), batch, weights, self._tokenizer)
+        if warning := self._constant_reward.look(row, batch):
+            _log.warning("%s", warning)
 
     def write_evaluation(self, row: Mapping[str, float], answers: Sequence[Mapping[str, Any]]) -> None:
         """Appends the row of an evaluation, and replaces the file of answers."""

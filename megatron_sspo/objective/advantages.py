@@ -7,8 +7,8 @@ used [N].
 Each function raises ValueError for fewer than two rewards, another shape than [G], or a reward, or a part of one, that
 is not finite.
 
-A group of equal rewards has advantages of exactly 0. Any other difference between rewards counts, however small it is:
-round rewards if rounding errors of floating point should not count.
+A group of equal rewards has advantages of exactly 0. Rewards that differ by less than 1e-12 of their size are equal;
+any other difference counts, however small it is.
 """
 
 import math
@@ -17,6 +17,8 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from megatron_sspo.objective.rounding import ROUNDING, are_equal
 
 
 def group_relative(rewards: Tensor, *, divide_by_std: bool = True) -> Tensor:
@@ -85,7 +87,7 @@ def opo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
 
 def whiten(advantages: Tensor) -> Tensor:
     """(Â − mean Â) / std Â over all advantages of a cycle: [N] -> [N]; 0 if all are equal."""
-    if len(advantages) < 2 or (advantages == advantages[0]).all():
+    if len(advantages) < 2 or are_equal(advantages.tolist()):
         return torch.zeros_like(advantages)
     return _divided_by_std(advantages - advantages.mean())
 
@@ -118,7 +120,7 @@ def gdpo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
         parts = torch.tensor([rollout.reward_parts.get(name, 0.0) for rollout in rollouts], dtype=torch.float64)
         normalized = group_relative(parts)
         total, size = total + normalized, size + normalized.abs()
-    total = total.masked_fill(total.abs() <= 1e-12 * size, 0.0)
+    total = total.masked_fill(total.abs() <= ROUNDING * size, 0.0)
     return total.to(_result_dtype(rewards))
 
 
@@ -147,8 +149,7 @@ def _centered(rewards: Tensor) -> Tensor:
         if not math.isfinite(reward):
             raise ValueError(f"reward {index} of the group is {reward}, and must be finite")
     rewards = rewards.double()
-    if (rewards == rewards[0]).all():
-        # The mean of equal numbers can be one bit off; divided by the standard deviation, this error would become 1.
+    if are_equal(rewards.tolist()):  # divided by the standard deviation, rounding errors would become 1
         return torch.zeros_like(rewards)
     rewards = rewards - rewards[0]  # exact for numbers that are close, whose mean would be one of them
     return rewards - rewards.mean()

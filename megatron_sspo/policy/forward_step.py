@@ -158,7 +158,12 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         tokens = {"log_ratio": log_ratio, **sums.tokens, "advantage": advantage, "entropy": entropy.detach()}
         if microbatch.rollout_log_probs is not None:
             tokens["engine_difference"] = old - microbatch.rollout_log_probs
-        metrics = {"loss": total.detach().clone(), "tokens": tokens, "sequences": sums.sequences}
+        sequences = dict(sums.sequences)
+        if correction.mode != "none" and microbatch.rollout_log_probs is not None:
+            is_kept = correction.weights(old, microbatch.rollout_log_probs, microbatch.segments).bool().float()
+            tokens["correction_kept"] = is_kept
+            sequences["correction_kept"] = (microbatch.segments.sum(is_kept) > 0).float()
+        metrics = {"loss": total.detach().clone(), "tokens": tokens, "sequences": sequences}
         return total * scale, torch.ones((), dtype=torch.int, device=total.device), metrics
 
     return loss

@@ -90,8 +90,16 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
         "engine/log_prob_difference_mean": _mean(difference.abs()),
         "engine/log_prob_difference_max": float(difference.abs().max()) if len(difference) else 0.0,
         "engine/kl": _mean(difference.expm1() - difference),
+        **_masked(record),
         "response/tokens": float(len(log_ratio)),
     }
+
+
+def _masked(record: UpdateRecord) -> dict[str, float]:
+    """Returns the shares of tokens, and of sequences as a whole, that a correction leaves without a gradient."""
+    kinds = {"masked_tokens": record.tokens, "masked_sequences": record.sequences}
+    kept = {name: values["correction_kept"] for name, values in kinds.items() if "correction_kept" in values}
+    return {f"engine/{name}": 1 - _mean(values) if len(values) else 0.0 for name, values in kept.items()}
 
 
 def _weights(record: UpdateRecord, log_ratio: torch.Tensor) -> dict[str, float]:

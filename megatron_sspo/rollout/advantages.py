@@ -81,6 +81,8 @@ def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what
 def _group_advantages(function: Callable[..., Any], group: RolloutGroup, what: str) -> list[torch.Tensor]:
     """Returns the advantage of each episode of a group, or the advantages of its tokens."""
     rewards = torch.tensor([rollouts[0].reward for rollouts in group.episodes], dtype=torch.float64)
+    if group.has_equal_rewards:
+        rewards = rewards[:1].repeat(len(rewards))  # without rounding errors, for any function
     more = {"rollouts": list(group.rollouts)} if _takes_rollouts(function) else {}
     found = _call(function, what, rewards, **more)
     lengths = [len(rollouts[0].tokens) for rollouts in group.episodes]

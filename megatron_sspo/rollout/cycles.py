@@ -137,7 +137,7 @@ class RolloutCycles:
         refills = self._run.rollouts.refills
         accepted: list[RolloutGroup] = []
         rejected: list[RolloutGroup] = []  # of equal rewards, only with refills; they fill up what is still missing
-        num_started = num_cancelled = 0
+        num_started = num_cancelled = num_equal = 0
 
         def is_accepted(group: RolloutGroup) -> bool:
             return not (refills and group.has_equal_rewards)
@@ -154,6 +154,7 @@ class RolloutCycles:
             num_started, num_cancelled = num_started + len(cycle.prompts), num_cancelled + len(cancelled)
             for group in found:
                 if group is not None:
+                    num_equal += group.has_equal_rewards
                     (accepted if is_accepted(group) else rejected).append(group)
             if len(accepted) >= self._num_groups or attempt == refills:
                 break
@@ -163,6 +164,6 @@ class RolloutCycles:
         self._metrics = {
             "rollout/groups_begun": float(num_started),
             "rollout/groups_given_up": float(num_cancelled + len(surplus)),
-            "rollout/groups_of_equal_rewards": float(len(rejected)),
+            "rollout/groups_of_equal_rewards": float(num_equal),
         }
         return (accepted + rejected)[: self._num_groups]

@@ -13,7 +13,8 @@ from megatron_sspo.types import RolloutGroup, rollouts_of
 def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
     """Returns means over the responses, and the share of groups with equal rewards, see `has_equal_rewards`.
 
-    Means of rewards are over episodes: an episode with several branches counts once.
+    Means of rewards are over episodes: an episode with several branches counts once. A response is empty if its last
+    turn has no text, as one that is an end token alone; only rank 0 has the texts.
     """
     rollouts = rollouts_of(groups)
     rewarded = [rollouts[0] for group in groups for rollouts in group.episodes]
@@ -28,7 +29,7 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
         "response/tokens_mean": float(lengths.mean()),
         "response/tokens_max": float(lengths.max()),
         "response/truncated": _mean([rollout.finish_reason == "length" for rollout in rollouts]),
-        "response/empty": _mean([not len(rollout.tokens) for rollout in rollouts]),
+        "response/empty": _mean([not rollout.text.strip() for rollout in rollouts]),
         "response/turns_mean": _mean([rollout.num_turns for rollout in rollouts]),
         "response/observed_tokens_mean": _mean(observed),
         "rollout/staleness": sum(r.staleness(policy_version) * r.num_response_tokens for r in rollouts)

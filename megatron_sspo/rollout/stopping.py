@@ -1,7 +1,8 @@
-"""The end of a response: end-of-sequence tokens and stop strings."""
+"""The end of a response: end-of-sequence tokens and stop strings; and the text that is left without its end."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
@@ -39,6 +40,12 @@ def named_end_tokens(
             )
         tokens[place] = found
     return tokens
+
+
+def text_of(tokens: Sequence[int], tokenizer: Any, end_tokens: Collection[int]) -> str:
+    """Returns the text of tokens without end and padding tokens; other special tokens, as some tags are, stay."""
+    left_out = {*end_tokens, tokenizer.pad_token_id}
+    return str(tokenizer.decode([token for token in tokens if token not in left_out], skip_special_tokens=False))
 
 
 class StopStrings:

@@ -28,7 +28,6 @@ DEFINING = {"type": "function", "function": {"name": "a", "parameters": {"$defs"
 class Fixed:
     """A sampler that answers the same each time, after it is allowed to."""
 
-    reads_special_tokens = False
     takes_schemas = True
 
     def __init__(self, text="sure", seconds=0.0):
@@ -51,15 +50,26 @@ class Fixed:
         return parse_answer(self.text or text, {tool["function"]["name"] for tool in tools})
 
 
-def attack(do, sampler=None, *, knows_all=False, **limits):
-    """Runs `do(base_url, session, server)` against an endpoint with one episode."""
+def attack(do, sampler=None, *, knows_all=False, special=(), **limits):
+    """Runs `do(base_url, session, server)` against an endpoint with one episode.
+
+    Args:
+        special: tokens that the tokenizer calls special.
+    """
 
     async def run():
         server = EndpointServer("127.0.0.1")
         await server.listen()
         chosen = tokenizer(knows_all=knows_all)
+        chosen.add_special_tokens({"additional_special_tokens": list(special)})
         made = Session(
-            sampler or Fixed(), ChatTemplate(chosen), chosen, Endpoint(**limits), max_tokens=400, vocab_size=10_000
+            sampler or Fixed(),
+            ChatTemplate(chosen),
+            chosen,
+            Endpoint(**limits),
+            end_tokens={tiny_models.EOS},
+            max_tokens=400,
+            vocab_size=10_000,
         )
         try:
             return await do(server.add(made), made, server)
@@ -187,6 +197,14 @@ def test_text_that_spells_a_special_token_is_text() -> None:
     attack(do, sampler)
     assert [prompt.count(tiny_models.EOS) for prompt in sampler.prompts] == [1, 3, 1]
     assert sampler.prompts[1][: len(sampler.prompts[0])] == sampler.prompts[0]
+
+
+def test_special_tokens_of_an_answer_that_do_not_end_it_reach_the_agent_and_the_reward() -> None:
+    async def do(base_url, session, server):
+        _, content = await post(base_url, REQUEST)
+        return content["choices"][0]["message"]["content"], session.last_text
+
+    assert attack(do, special=["s"]) == ("sure", "sure")
 
 
 def test_text_that_spells_a_control_token_is_text() -> None:
@@ -330,6 +348,12 @@ def test_a_stream_has_the_answer_the_reason_the_usage_and_an_end() -> None:
 )
 def test_answers_that_are_no_calls_stay_text(text, message) -> None:
     assert parse_answer(text, {"add"}) == message
+
+
+@pytest.mark.parametrize("arguments", ["arguments", "parameters"])  # the latter is Llama's; SGLang's parsers read both
+def test_the_arguments_of_a_call(arguments) -> None:
+    (call,) = parse_answer(f'<tool_call>{{"name": "add", "{arguments}": {{"a": 1}}}}</tool_call>', {"add"}).calls
+    assert (call.name, call.arguments) == ("add", '{"a": 1}')
 
 
 def test_an_answer_of_calls_that_are_not_closed_takes_linear_time() -> None:

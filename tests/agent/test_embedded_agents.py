@@ -1,5 +1,6 @@
 """Agents on the embedded engine."""
 
+import logging
 import math
 
 import pytest
@@ -47,6 +48,12 @@ def generate(engine):
     yield run
     for one in opened:
         one.close()
+
+
+@pytest.fixture
+def logged(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("megatron_sspo"), "propagate", True)  # which a run's display sets to False
+    return caplog
 
 
 async def three_turns(base_url, prompt):
@@ -157,6 +164,75 @@ def test_an_agent_that_fails_before_its_first_turn_ends_the_run(generate) -> Non
         generate(fails)
 
 
+def test_an_agent_that_raises_in_each_of_the_first_episodes_ends_the_run(generate) -> None:
+    async def fails(base_url, prompt):
+        answer = await say(base_url, [*prompt.messages])
+        return answer.mesage == prompt.answer
+
+    prompts = [prompt()] * 4
+    with pytest.raises(
+        UserError,
+        match=r"in each of the first 16 episodes: .*test_embedded_agents.py, line \d+ .*no attribute 'mesage'",
+    ):
+        generate(fails, prompts, group_size=4)
+    begun = []
+
+    async def succeeds_once(base_url, prompt):
+        begun.append(prompt)
+        return 1.0 if len(begun) == 1 else await fails(base_url, prompt)
+
+    async def is_refused(base_url, prompt):
+        messages = [*prompt.messages, await say(base_url, [*prompt.messages])]
+        await say(base_url, [*messages, user("word " * 400)])
+
+    for works in (succeeds_once, is_refused):
+        assert sum(len(group.rollouts) for group in generate(works, prompts, group_size=5)) == 20
+
+
+def test_the_first_exceptions_are_shown_each_once(generate, logged) -> None:
+    async def fails(base_url, prompt):
+        await say(base_url, [*prompt.messages])
+        raise RuntimeError(prompt.id)
+
+    generate(fails, [prompt(f"add {number}") for number in range(5)], group_size=2)
+    lines = [record.getMessage() for record in logged.records]
+    assert len(lines) == len(set(lines)) == 3
+    assert all("test_embedded_agents.py, line " in line and "RuntimeError: add " in line for line in lines)
+
+
+def test_failing_that_pays_is_said_once(generate, logged) -> None:
+    begun = []
+
+    async def every_second_fails(base_url, prompt):
+        begun.append(prompt)
+        is_odd = len(begun) % 2
+        await say(base_url, [*prompt.messages])
+        return -1.0 if is_odd else len(None)
+
+    generate(every_second_fails, failure_reward=-1.0)
+    assert not [record for record in logged.records if "failure_reward" in record.message]
+    generate(every_second_fails, [prompt()] * 2, group_size=4)
+    (record,) = (record for record in logged.records if "failure_reward" in record.message)
+    assert "failure_reward=0, and one that did not got -1: the policy learns to fail" in record.message
+
+
+def test_little_room_for_answers_is_said_once(generate, logged) -> None:
+    async def talks(base_url, prompt):
+        await say(base_url, [user("a" * 40)])
+        return 1.0
+
+    generate(talks, sampling=Sampling(max_tokens=32))
+    assert not logged.records, "the prompt has its 64 tokens"
+
+    async def talks_much(base_url, prompt):
+        await say(base_url, [user("a" * 80)])
+        return 1.0
+
+    generate(talks_much, sampling=Sampling(max_tokens=32))
+    (record,) = logged.records
+    assert "leaves 10 of rollouts.sampling.max_tokens=32 for all answers: raise prompts.max_tokens=64" in record.message
+
+
 @pytest.mark.parametrize("found", [math.nan, "1", {}, {"a": None}, 10**400])
 def test_a_reward_that_is_none_ends_the_run(generate, found) -> None:
     async def returns(base_url, prompt):
@@ -213,7 +289,8 @@ def test_a_run_whose_first_episodes_are_all_refused_ends_with_the_reason(generat
         await say(base_url, [user("word " * 400)])
 
     with pytest.raises(
-        UserError, match=r"none of the first 16 episodes, .* refused: the conversation has more than the 320"
+        UserError,
+        match=r"none of the first 16 episodes, .* refused: the conversation has more than the 320 .*prompts.max_tokens",
     ):
         generate(too_long, [prompt()] * 4, group_size=4)
     groups = generate(three_turns, [prompt()] * 4, group_size=4)

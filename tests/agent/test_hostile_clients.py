@@ -63,7 +63,15 @@ def on_a_place(do, *, knows_all=True):
         await server.listen()
         chosen, sampler = tokenizer(knows_all=knows_all), Fixed()
         made = [
-            Session(each, ChatTemplate(chosen), chosen, Endpoint(), max_tokens=400, vocab_size=10_000)
+            Session(
+                each,
+                ChatTemplate(chosen),
+                chosen,
+                Endpoint(),
+                end_tokens={tiny_models.EOS},
+                max_tokens=400,
+                vocab_size=10_000,
+            )
             for each in (sampler, Fixed(SECRET))
         ]
         base_url, victims_url = map(server.add, made)

@@ -112,10 +112,17 @@ def double(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_rewards_that_are_nearly_equal_have_a_mean_of_zero():
-    assert group_relative(torch.tensor([0.3, 0.1 + 0.2], dtype=torch.float64)).tolist() == pytest.approx(
-        [-(0.5**0.5), 0.5**0.5]
-    )
+@pytest.mark.parametrize("scale", [1.0, -1e-9, 1e300])
+def test_rounding_errors_are_no_difference(scale):
+    for values in ([0.1 + 0.7 + 0.2, 0.7 + 0.2 + 0.1, 1.0], [0.1 + 0.2, 0.3]):
+        rewards = scale * double(*values)
+        found = [function(rewards) for function in (*ALL, whiten, *([max_rl] if scale > 0 else []))]
+        found.append(gdpo(rewards, responses(*[{"a": reward} for reward in rewards.tolist()])))
+        assert [advantages.tolist() for advantages in found] == [[0.0] * len(values)] * len(found)
+
+
+def test_differences_above_rounding_errors_count():
+    assert group_relative(double(0.3, 0.3 + 1e-11)).tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5])
 
 
 def test_max_rl_divides_by_the_mean():

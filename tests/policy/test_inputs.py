@@ -15,6 +15,7 @@ from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums, erc, sspo
 from megatron_sspo.policy.forward_step import policy_loss
+from megatron_sspo.policy.metrics import merge_reports, update_metrics
 from megatron_sspo.policy.own_loop import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.run import check
@@ -37,11 +38,14 @@ class Asking:
         return Sums(loss=log_probs.sum(), sequences={"lengths": segments.lengths})
 
 
-def evaluate(objective, *rollouts):
+NO_CORRECTION = Correction()
+
+
+def evaluate(objective, *rollouts, correction=NO_CORRECTION):
     microbatch = make_microbatch([((1,), rollout) for rollout in rollouts])
     log_probs = torch.full((microbatch.segments.num_tokens,), -0.5, requires_grad=True)
     entropy = torch.full_like(log_probs, 0.7).requires_grad_()
-    loss = policy_loss(objective, Penalties(), Correction(), scale=1.0)
+    loss = policy_loss(objective, Penalties(), correction, scale=1.0)
     return loss(microbatch, log_probs, entropy), entropy
 
 
@@ -56,6 +60,19 @@ def test_an_objective_is_given_what_it_names_and_nothing_else():
     assert given["entropy"] is entropy, "with its gradient"
     assert given["rollout_log_probs"].tolist() == [-1, -2] and given["reference_log_probs"].tolist() == [-3, -4]
     assert given["old_entropy"].tolist() == pytest.approx([0.1, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("level", "tokens", "sequences"), [("token", 0.75, 0.5), ("sequence", 1.0, 1.0), ("product", 1.0, 1.0)]
+)
+def test_the_share_that_a_correction_masks_is_a_metric(level, tokens, sequences):
+    agreeing = replace(ROLLOUT, old_log_probs=(-1, 2))  # π_old / π_rollout: 1 and e^4
+    other = replace(ROLLOUT, old_log_probs=(-3, -4))  # e^-2 twice
+    (_, _, report), _ = evaluate(Asking(), agreeing, other, correction=Correction(mode="masked", level=level))
+    row = update_metrics(merge_reports([report], order=range(2), divisor=2))
+    assert (row["engine/masked_tokens"], row["engine/masked_sequences"]) == (tokens, sequences)
+    (_, _, report), _ = evaluate(Asking(), agreeing, other)
+    assert "engine/masked_tokens" not in update_metrics(merge_reports([report], order=range(2), divisor=2))
 
 
 @pytest.mark.parametrize(

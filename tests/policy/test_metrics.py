@@ -157,7 +157,7 @@ def rollout(num_tokens: int, finish_reason="stop", version=3, **parts: float) ->
     return Rollout(
         tokens=(1,) * num_tokens,
         rollout_log_probs=(0.0,) * num_tokens,
-        text="",
+        text="x" * (num_tokens - 1),  # the last token is an end token
         finish_reason=finish_reason,
         policy_version=version,
         reward_parts=parts,
@@ -168,6 +168,13 @@ def test_a_reward_does_not_depend_on_the_order_of_its_parts() -> None:
     parts = {"a": 0.1, "b": 0.2, "c": 0.3}
     assert rollout(1, **parts).reward == rollout(1, **dict(reversed(parts.items()))).reward == 0.6
     assert math.isnan(rollout(1, a=math.inf, b=-math.inf).reward)
+
+
+def test_rounding_errors_are_no_reward_and_no_difference() -> None:
+    assert rollout(1, a=0.3, b=-0.1, c=-0.2).reward == 0.0
+    prompt = Prompt(id="a", tokens=(1,), answer="")
+    groups = [RolloutGroup(prompt=prompt, rollouts=[rollout(2, a=0.1, b=0.2), rollout(2, a=0.3)])]
+    assert reward_metrics(groups, policy_version=3)["reward/zero_variance_groups"] == 1.0
 
 
 def test_rewards_and_lengths() -> None:
@@ -184,7 +191,7 @@ def test_rewards_and_lengths() -> None:
         "response/tokens_mean": 2.0,
         "response/tokens_max": 4.0,
         "response/truncated": 0.25,
-        "response/empty": 0.25,
+        "response/empty": 0.5,
         "response/turns_mean": 1.0,
         "response/observed_tokens_mean": 0.0,
         "rollout/staleness": 1.125,  # the mean over tokens

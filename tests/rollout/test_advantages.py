@@ -31,6 +31,15 @@ def test_a_group_without_reward_variance_has_zero_advantages_and_is_counted() ->
     assert reward_metrics(groups, policy_version=5)["reward/zero_variance_groups"] == 0.5
 
 
+def test_no_function_sees_rounding_errors_of_rewards() -> None:
+    groups = collected("a")
+    parts = [{"a": 0.1, "b": 0.2}, {"a": 0.3}]
+    rollouts = [replace(r, reward_parts=p) for r, p in zip(groups[0].rollouts, parts, strict=True)]
+    for name in ("group_relative", "gdpo", f"{__file__}:everything"):
+        (group,) = with_advantages([replace(groups[0], rollouts=rollouts)], name)
+        assert len({r.advantage for r in group.rollouts}) == 1, name
+
+
 def test_an_unknown_advantage() -> None:
     with pytest.raises(
         UserError, match="no advantage named 'best': choose one of gdpo, group_centered, group_relative"

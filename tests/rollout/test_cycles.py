@@ -98,8 +98,8 @@ def no_sync():
     raise AssertionError
 
 
-def cycles(run: Run, engine: Servers, prompts: PromptStream | None = None) -> RolloutCycles:
-    return RolloutCycles(check(run), engine, Length(), prompts or stream(), sync=no_sync)  # type: ignore[arg-type]
+def cycles(run: Run, engine: Servers, prompts: PromptStream | None = None, reward=None) -> RolloutCycles:
+    return RolloutCycles(check(run), engine, reward or Length(), prompts or stream(), sync=no_sync)  # type: ignore[arg-type]
 
 
 def ids(groups):
@@ -158,7 +158,20 @@ def test_groups_without_reward_variance_are_replaced(refills, expected):
     assert ids(source.next(0)) == expected
     numbers = source.metrics()
     assert numbers["rollout/groups_begun"] == {0: 4, 1: 6, 2: 7, 5: 8}[refills]
-    assert numbers["rollout/groups_of_equal_rewards"] == {0: 0, 1: 3, 2: 4, 5: 4}[refills]
+    assert numbers["rollout/groups_of_equal_rewards"] == {0: 2, 1: 3, 2: 4, 5: 4}[refills]
+
+
+class Sums(Length):
+    """A reward of about 1 for a response of 1 to 3 characters, as different orders of a sum give it."""
+
+    def score(self, prompts, responses):
+        sums = {1: 0.1 + 0.7 + 0.2, 2: 0.7 + 0.2 + 0.1, 3: 1.0}
+        return [{"answer": sums.get(len(response), float(len(response)))} for response in responses]
+
+
+def test_groups_whose_rewards_differ_by_rounding_errors_are_replaced():
+    engine = Servers(lambda number, index: 1 + index + 3 * (number % 2))
+    assert ids(cycles(make_run(refills=5), engine, reward=Sums()).next(0)) == [1, 3, 5, 7]
 
 
 def test_the_number_of_refills_is_bounded():

@@ -12,6 +12,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.collect import start_generation
 from megatron_sspo.rollout.embedded.sampling import log_distribution
 from megatron_sspo.rollout.engines import embedded
+from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 from megatron_sspo.types import Sampling
 from tests.rollout import tiny_models
 from tests.rollout.tiny_models import EOS, prompt
@@ -129,6 +130,27 @@ def test_a_response_ends_at_the_end_of_sequence_token_or_at_max_tokens(loaded, s
         assert len(rollout.tokens) == 30 or rollout.finish_reason == "stop"
         assert "<eos>" not in rollout.text
         assert rollout.policy_version == 3
+
+
+def test_only_end_and_padding_tokens_are_left_out_of_the_text(folders, tmp_path):
+    """A tag may be a special token, as `<think>` of some models; then `a` is one here, and `b` ends a response."""
+    folder = tmp_path / "model"
+    shutil.copytree(folders["qwen3_moe"], folder)
+    tokenizer = tiny_models.tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["a", "c"]})
+    tokenizer.save_pretrained(folder)
+    a, b, c = tokenizer.convert_tokens_to_ids(["a", "b", "c"])
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [EOS, b]}))
+    engine = embedded.engine(folder)
+    engine.load_weights(tiny_models.weights(folder).items(), 3)
+    found = engine.generate(PROMPTS, Sampling(max_tokens=30, temperature=2.0), group_size=24, seed=0)
+    served = RequestFormat(folder, run="run", routes=False)
+    rollouts = [rollout for group in found for rollout in group.rollouts]
+    assert {a, c, tiny_models.PAD, b, EOS} < {int(token) for rollout in rollouts for token in rollout.tokens}
+    for rollout in rollouts:
+        part = PartialResponse(rollout.tokens, rollout.rollout_log_probs, ((3, len(rollout.tokens)),), "stop")
+        kept = [token for token in rollout.tokens.tolist() if token not in (tiny_models.PAD, b, EOS)]
+        assert rollout.text == served.to_rollout(part).text == tokenizer.decode(kept)
 
 
 def test_a_stop_string_ends_the_response_and_stays_in_it(loaded):

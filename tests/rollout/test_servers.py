@@ -258,6 +258,7 @@ def test_ipc_needs_memory_that_servers_can_open(monkeypatch, name):
         ({"server": {5: 2}}, "server has 5"),
         ({"router": {"": 2}}, "router has ''"),
         ({"router": {"api-key": "x"}}, "which the run sets itself"),
+        ({"server": {"preferred_sampling_params": '{"top_k": 20}'}}, "which the run sets itself"),
     ],
 )
 def test_options_that_would_be_misread(options, message):

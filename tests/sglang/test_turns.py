@@ -82,7 +82,8 @@ def check(groups, folder):
         begin = 0
         for first, beyond in rollout.observed:
             turn = rollout.tokens[begin:first]
-            num_words = len(tokenizer.decode(turn, skip_special_tokens=True).split())
+            kept = [token for token in turn if token not in (tokenizer.pad_token_id, tokenizer.eos_token_id)]
+            num_words = len(tokenizer.decode(kept).split())
             printed = " ".join(["w5"] * (1 + num_words % 5))
             assert tuple(rollout.tokens[first:beyond]) == template.observation_tokens(turn, f"Observation:\n{printed}")
             begin = beyond

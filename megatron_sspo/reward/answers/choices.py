@@ -11,7 +11,7 @@ _LETTERS = re.compile(r"(?:\([A-J]\)|[A-J])(?:(?:\s*[,;]\s*|\s+and\s+|\s+)?(?:\(
 _WITH_TEXT = re.compile(r"(?:\((?=[A-J]\)))?([A-J])(?:\)|[.:](?=\s))\s*(?=\S)")
 _LETTER_BEFORE_TEXT = re.compile(r"(?:\([A-E]\)\s*|[A-E][.:)]\s+)(?=[-0-9\\$])(?!\\(?:times|cdot|pm))")
 _NUMBER = re.compile(r"^[-+\\(]?[0-9\\]")
-_BEFORE_WORDS = re.compile(r"\(?([A-J])(?:\)(?!.*\b[A-J]\))|[.:]\s(?!.*\b[A-J]\b))")
+_BEFORE_WORDS = re.compile(r"\(?([A-J])(?:\)|[.:]\s)(?!.*\b[A-J](?:\)|[.:]\s))")  # and no list of all choices
 # A letter that is taken back: "A is definitely wrong", "(A) not correct". "(B) False" is a choice and its text.
 _REJECTED = re.compile(
     r"\(?[A-Ja-j](?:\)|[.:])?,?\s+(?:(?:is|was)(?:n't|\s+(?:\w+\s+)?(?:not|never|no|false|wrong|incorrect))\b|"

@@ -37,7 +37,7 @@ from megatron_sspo.reward.answers.rows import (
     with_named_point,
 )
 from megatron_sspo.reward.answers.spelling import respell_choose, with_constants_exchanged
-from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union, join_intervals
+from megatron_sspo.reward.answers.unions import EXCEPTION, REALS, as_union, join_intervals, join_sets
 from megatron_sspo.reward.answers.unsolved import drop_equations
 from megatron_sspo.reward.answers.values import (
     RELATION,
@@ -193,6 +193,8 @@ def _as_unions(gold: str, answer: str) -> tuple[str, str]:
     if (has_exceptions and not are_other_names) or any((mark in gold) != (mark in answer) for mark in (r"\cup", "|")):
         gold, answer = as_union(gold), as_union(answer)
     gold, answer = join_intervals(gold), join_intervals(answer)
+    if "\\cup" in gold:  # otherwise the union is a task
+        gold, answer = join_sets(gold), join_sets(answer)
     if REALS in (gold, answer):
         gold, answer = (REALS if text == r"\mathbb{R}" else text for text in (gold, answer))
     return gold, answer

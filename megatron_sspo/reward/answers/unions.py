@@ -24,6 +24,7 @@ _OUTSIDE = re.compile(
     r"(?:\(-\\infty,\\infty\)|\\mathbb\{R\})\s*(?:\\setminus|\\backslash|-)\s*([(\[])([^()\[\],]+),([^()\[\],]+)([)\]])"
 )
 _INTERVAL = re.compile(r"([(\[])\s*([^(),\[\]]+?)\s*,\s*([^(),\[\]]+?)\s*([)\]])")
+_LISTED = re.compile(r"\\?\{([^{}|:=<>]+?)\\?\}")
 _INFINITE = {r"\infty": math.inf, r"+\infty": math.inf, r"-\infty": -math.inf}
 _BOTH_SIGNS = re.compile(r"^\s*\\[pm][mp]\s*(.*)$")  # x \ne \pm 2
 _BETWEEN_EXCEPTIONS = re.compile(r"\s*(?:,|\band\b)\s*(?:[A-Za-z]\s*\\ne\s*)?")
@@ -82,6 +83,13 @@ def join_intervals(text: str) -> str:
         elif interval.ends > last.ends:
             joined[-1] = _Interval(last.begins, interval.ends, last.left, interval.right)
     return r" \cup ".join(f"{each.left},{each.right}" for each in joined) if len(joined) < len(parts) else text
+
+
+def join_sets(text: str) -> str:
+    """Returns one set in braces for a union of such sets, `\\{1,3\\} \\cup \\{2,4\\}`; any other text as it is."""
+    parts = [_LISTED.fullmatch(part.strip()) for part in text.split(r"\cup")]
+    members = [part[1] for part in parts if part is not None]
+    return rf"\{{{','.join(members)}\}}" if 1 < len(parts) == len(members) else text
 
 
 @dataclass(frozen=True)

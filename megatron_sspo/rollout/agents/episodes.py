@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 from megatron_sspo.agent.agents import Agents
@@ -15,7 +15,7 @@ from megatron_sspo.rollout.agents.groups import EpisodeResult, make_group
 from megatron_sspo.rollout.agents.server import EndpointServer
 from megatron_sspo.rollout.agents.session import Sampler, Session
 from megatron_sspo.rollout.agents.template import ChatTemplate
-from megatron_sspo.types import Prompt, RolloutGroup, Sampling
+from megatron_sspo.types import Prompt, RolloutGroup, Sampling, sum_of_parts
 
 _MAX_UNANSWERED = 16  # episodes at the start of a run
 
@@ -26,6 +26,7 @@ class AgentEpisodes:
     Args:
         agents: the agent.
         tokenizer: the model's tokenizer.
+        end_tokens: the tokens that end an answer.
         max_positions: the largest number of tokens of a sequence of the model.
         vocab_size: the number of tokens of the model.
 
@@ -33,11 +34,13 @@ class AgentEpisodes:
         UserError: see `ChatTemplate`.
     """
 
-    def __init__(self, agents: Agents, tokenizer: Any, *, max_positions: int, vocab_size: int) -> None:
+    def __init__(
+        self, agents: Agents, tokenizer: Any, *, end_tokens: Collection[int], max_positions: int, vocab_size: int
+    ) -> None:
         # a copy, because a tokenizer changes its state while it encodes, and the engine has its own thread
         self._agents, self._tokenizer = agents, copy.deepcopy(tokenizer)
         self._template = ChatTemplate(self._tokenizer)
-        self._max_positions, self._vocab_size = max_positions, vocab_size
+        self._end_tokens, self._max_positions, self._vocab_size = end_tokens, max_positions, vocab_size
         self._server = EndpointServer(agents.limits.address)
         self._slots = asyncio.Semaphore(agents.limits.max_episodes)
         self._opening = asyncio.Lock()
@@ -53,8 +56,8 @@ class AgentEpisodes:
             policy_version: the version of an episode in which nothing was sampled.
 
         Raises:
-            UserError: the engine failed, the agent failed before its first turn, or in the first episodes it asked
-                nothing, or all that it asked was refused.
+            UserError: the engine failed, the agent failed before its first turn, or in the first episodes it always
+                raised, asked nothing, or all that it asked was refused.
         """
         async with self._listening():
             tasks = [asyncio.create_task(self._run(prompt, sampling, sampler)) for sampler in samplers]
@@ -62,6 +65,8 @@ class AgentEpisodes:
                 episodes = await asyncio.gather(*tasks)
             finally:
                 await cancel(tasks)
+        rewards = [sum_of_parts(each.reward) for each in episodes if each.reward and not each.has_failed]
+        self._agents.check_failure_reward(rewards, sum(each.has_failed for each in episodes))
         return make_group(prompt, episodes, self._tokenizer, policy_version=policy_version)
 
     @contextlib.asynccontextmanager
@@ -81,12 +86,14 @@ class AgentEpisodes:
     async def _run(self, prompt: Prompt, sampling: Sampling, sampler: Sampler) -> EpisodeResult:
         async with self._slots:
             limits = self._agents.limits
+            max_tokens = min(self._agents.max_prompt_tokens + sampling.max_tokens, self._max_positions)
             session = Session(
                 sampler,
                 self._template,
                 self._tokenizer,
                 limits,
-                max_tokens=min(self._agents.max_prompt_tokens + sampling.max_tokens, self._max_positions),
+                end_tokens=self._end_tokens,
+                max_tokens=max_tokens,
                 vocab_size=self._vocab_size,
             )
             agent = asyncio.wrap_future(self._agents.begin(self._server.add(session), prompt))
@@ -94,22 +101,27 @@ class AgentEpisodes:
                 await asyncio.wait({agent, session.broken}, timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
                 if session.broken.done():
                     session.broken.result()  # raises the engine's error
-                reward = _reward(agent, session) if agent.done() else None
                 is_late = not agent.done()
+                error = _error(agent, session) if agent.done() else None
+                reward = None if is_late or error is not None else reward_parts(agent.result())
             finally:
                 agent.cancel()
                 await self._server.remove(session)
         self._check_answered(session, is_late=is_late)
+        self._agents.check_end(error, is_refused=session.num_refused > 0)
+        if session.tree.turns:
+            first = len(session.tree.turns[0].prompt)
+            self._agents.check_room(first, max_tokens - first, sampling.max_tokens)
         trajectories = session.tree.trajectories()
         self._agents.count(
             turns=session.num_turns,
             branches=len(trajectories),
             refused=session.num_refused,
             late=is_late,
-            failed=reward is None and not is_late,
+            failed=error is not None,
         )
         failed = {"agent": limits.failure_reward}
-        return EpisodeResult(trajectories, failed if reward is None else reward, session.last_text)
+        return EpisodeResult(trajectories, failed if reward is None else reward, session.last_text, reward is None)
 
     def _check_answered(self, session: Session, *, is_late: bool) -> None:
         """Raises UserError if the policy answered in none of the first episodes: then the settings are to blame."""
@@ -125,17 +137,14 @@ class AgentEpisodes:
         raise UserError(f"{begin}'s requests were refused: {session.refusal}")
 
 
-def _reward(agent: "asyncio.Future[Any]", session: Session) -> dict[str, float] | None:
-    """Returns the reward of an agent that has ended; None if it raised.
+def _error(agent: "asyncio.Future[Any]", session: Session) -> BaseException | None:
+    """Returns what an agent that has ended raised; None if it did not.
 
     Raises:
-        UserError: the agent raised before the policy had answered or refused a request, so the policy is not to blame;
-            or the agent did not return a reward.
+        UserError: the agent raised before the policy had answered or refused a request, so the policy is not to blame.
     """
     error = asyncio.CancelledError("the agent was cancelled") if agent.cancelled() else agent.exception()
-    if error is None:
-        return reward_parts(agent.result())
-    if session.num_begun or session.num_refused:
-        return None
+    if error is None or session.num_begun or session.num_refused:
+        return error
     with user_code_errors("the agent", always=True):
         raise error

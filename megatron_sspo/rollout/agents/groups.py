@@ -16,6 +16,7 @@ class EpisodeResult:
     trajectories: Sequence[Trajectory]
     reward: Mapping[str, float]  # {}: the run's reward scores it
     text: str  # of the last turn
+    has_failed: bool = False  # whether it raised or was late
 
 
 def make_group(

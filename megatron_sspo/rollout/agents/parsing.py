@@ -10,7 +10,7 @@ from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _CALL_END = "</tool_call>"
-_NAME, _ARGUMENTS, _REASONING_END = "name", "arguments", "</think>"
+_NAME, _ARGUMENTS, _REASONING_END = "name", ("arguments", "parameters"), "</think>"  # Llama's calls have parameters
 
 
 def parse_answer(text: str, tools: Collection[str]) -> Message:
@@ -51,7 +51,7 @@ def parse_call(text: str, tools: Collection[str]) -> Call | None:
         return None
     if not isinstance(found, dict) or not isinstance(found.get(_NAME), str) or found[_NAME] not in tools:
         return None
-    arguments = found.get(_ARGUMENTS, {})
+    arguments = next((found[name] for name in _ARGUMENTS if name in found), {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return Call(found[_NAME], text, new_call_id()) if is_encodable(text) else None
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from megatron_sspo.errors import UserError
@@ -10,14 +10,13 @@ from megatron_sspo.rollout.agents.chat import ChatRequest, Completion
 from megatron_sspo.rollout.agents.messages import Message, Refusal
 from megatron_sspo.rollout.agents.template import ChatTemplate
 from megatron_sspo.rollout.agents.tree import Sampled, Tree, Turn
+from megatron_sspo.rollout.stopping import text_of
 from megatron_sspo.types import Endpoint
 
 
 class Sampler(Protocol):
     """Samples and parses the turns of one episode; every engine has its own."""
 
-    reads_special_tokens: bool
-    """Whether `parse` wants the text with its special tokens, except an end token at its end."""
     takes_schemas: bool
     """Whether it samples JSON of a given schema."""
 
@@ -55,6 +54,7 @@ class Session:
         template: the model's chat template.
         tokenizer: decodes the turns.
         limits: the limits of an episode.
+        end_tokens: the tokens that end a turn.
         max_tokens: the largest number of tokens of a conversation, prompt included.
         vocab_size: the number of tokens of the model.
     """
@@ -66,6 +66,7 @@ class Session:
         tokenizer: Any,
         limits: Endpoint,
         *,
+        end_tokens: Collection[int],
         max_tokens: int,
         vocab_size: int,
     ) -> None:
@@ -78,7 +79,7 @@ class Session:
         self._sampling: list[tuple[Turn | None, bool]] = []  # turns in progress: (turn continued, is a new branch)
         self.last_text = ""
         self._sampler, self._template, self._tokenizer, self._limits = sampler, template, tokenizer, limits
-        self._max_tokens, self._vocab_size = max_tokens, vocab_size
+        self._end_tokens, self._max_tokens, self._vocab_size = end_tokens, max_tokens, vocab_size
 
     @property
     def num_turns(self) -> int:
@@ -106,7 +107,8 @@ class Session:
         room = self._max_tokens - len(prompt)
         if room < 1:
             raise Refusal(
-                f"the conversation has {len(prompt)} tokens, and {self._max_tokens} with the answer are allowed",
+                f"the conversation has {len(prompt)} tokens, and {self._max_tokens} with the answer are allowed "
+                "(prompts.max_tokens + rollouts.sampling.max_tokens, or the model's positions)",
                 code="context_length_exceeded",
             )
         if max(prompt) >= self._vocab_size:
@@ -161,17 +163,11 @@ class Session:
 
     async def _parse(self, request: ChatRequest, sampled: Sampled) -> tuple[Message, str]:
         """Returns the message of a turn, and the client's string that ended it."""
-        text = self.last_text = self._decode(sampled.tokens)
-        if self._sampler.reads_special_tokens:
-            has_end = sampled.finish_reason == "stop" and sampled.tokens[-1] in self._template.special_tokens
-            text = self._decode(sampled.tokens[: len(sampled.tokens) - has_end], skip_special_tokens=False)
-        text, stop = _split(text, request.stop)
+        self.last_text = text_of(sampled.tokens, self._tokenizer, self._end_tokens)
+        text, stop = _split(self.last_text, request.stop)
         if request.required_form is not None:
             return request.required_form.message(text, request.tools), stop
         return await self._sampler.parse(text, request.tools if request.parse_calls else []), stop
-
-    def _decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special_tokens))
 
     def _prompt(self, request: ChatRequest) -> tuple[Turn | None, list[int]]:
         """Returns the turn that a request continues, if there is one, and the tokens of its prompt."""

@@ -24,7 +24,6 @@ class ChatTemplate:
 
     Attributes:
         first_token: the token with which every conversation begins.
-        special_tokens: id -> text of the tokenizer's special tokens.
 
     Raises:
         UserError: the template rejects a conversation of one message.
@@ -33,8 +32,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.first_token = self._first_token()
-        self.special_tokens = _special_tokens(tokenizer)
-        self._special = set(self.special_tokens.values())
+        self._special = _special_tokens(tokenizer)
         self._control = re.compile(_pattern(self._special | self._separators()) or r"(?!)")
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, max_tokens: int) -> list[int]:
@@ -139,14 +137,13 @@ class ChatTemplate:
         return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][0]
 
 
-def _special_tokens(tokenizer: Any) -> dict[int, str]:
-    """Returns id -> text of a tokenizer's special tokens. `all_special_tokens` has those with a role alone.
+def _special_tokens(tokenizer: Any) -> set[str]:
+    """Returns the texts of a tokenizer's special tokens. `all_special_tokens` has those with a role alone.
 
     Of Llama's, for example, it lacks `<|start_header_id|>`.
     """
-    added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    found = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)) | added
-    return {number: text for number, text in found.items() if text}
+    added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return {*tokenizer.all_special_tokens, *added} - {""}
 
 
 def _pattern(words: Collection[str]) -> str:
@@ -176,7 +173,9 @@ def _check_length(rows: Sequence[Any], tools: Sequence[Any], max_tokens: int) ->
 
 def _too_long(max_tokens: int) -> Refusal:
     return Refusal(
-        f"the conversation has more than the {max_tokens} tokens that are allowed", code="context_length_exceeded"
+        f"the conversation has more than the {max_tokens} tokens that are allowed (prompts.max_tokens + "
+        "rollouts.sampling.max_tokens, or the model's positions)",
+        code="context_length_exceeded",
     )
 
 

@@ -69,7 +69,6 @@ class QueuedSampler:
         stream: function that returns the random numbers of a turn, by its number.
     """
 
-    reads_special_tokens = False
     takes_schemas = False
 
     def __init__(self, turns: TurnQueue, stream: Callable[[int], random.Random]) -> None:

@@ -15,7 +15,7 @@ from megatron_sspo.rollout.embedded import attention
 from megatron_sspo.rollout.embedded.cache import key_value_cache, order_without
 from megatron_sspo.rollout.embedded.named_weights import NamedWeights
 from megatron_sspo.rollout.embedded.sampling import draw, log_distribution
-from megatron_sspo.rollout.stopping import StopStrings, end_tokens
+from megatron_sspo.rollout.stopping import StopStrings, end_tokens, text_of
 from megatron_sspo.types import FinishReason, Prompt, Sampling
 from megatron_sspo.weights.transformers_config import (
     read_config,
@@ -73,6 +73,7 @@ class Decoder:
         model: Transformers' model.
         tokenizer: its tokenizer.
         max_positions: most tokens of a prompt and its response.
+        end_tokens: the tokens that end a response.
         vocab_size: the size of the model's vocabulary.
         policy_version: the version of the weights; None if there are none.
     """
@@ -96,7 +97,7 @@ class Decoder:
         self._device = device
         self.tokenizer = read_tokenizer(model_path)
         self._weights = NamedWeights(self.model)
-        self._end_tokens = end_tokens(model_path, config, self.tokenizer)
+        self.end_tokens = end_tokens(model_path, config, self.tokenizer)
         self.vocab_size: int = config.get_text_config().vocab_size
         self.max_positions: int = config.get_text_config().max_position_embeddings
         self.policy_version: int | None = None
@@ -210,12 +211,12 @@ class Decoder:
         for row, token, log_prob in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
             row.tokens.append(token)
             row.log_probs.append(log_prob)
-            if token in self._end_tokens or stop_strings.is_stopped(row.tokens, row.turn_start):
+            if token in self.end_tokens or stop_strings.is_stopped(row.tokens, row.turn_start):
                 row.finish_reason = "stop"
             elif len(row.tokens) == row.max_tokens:
                 row.finish_reason = "length"
         return tokens
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """Returns the text of tokens, without special tokens."""
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+        """Returns the text of tokens, without end and padding tokens."""
+        return text_of(tokens, self.tokenizer, self.end_tokens)

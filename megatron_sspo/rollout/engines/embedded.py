@@ -161,7 +161,11 @@ class EmbeddedEngine:
         if version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
         episodes = AgentEpisodes(
-            agents, decoder.tokenizer, max_positions=decoder.max_positions, vocab_size=decoder.vocab_size
+            agents,
+            decoder.tokenizer,
+            end_tokens=decoder.end_tokens,
+            max_positions=decoder.max_positions,
+            vocab_size=decoder.vocab_size,
         )
         turns = TurnQueue()
 
@@ -235,7 +239,7 @@ class EmbeddedEngine:
             finish_reason=row.finish_reason,
             policy_version=policy_version,
             observed=tuple(row.observed),
-            transcript=self._decoder.text_of(row.tokens) if row.observed else "",
+            transcript=str(self._decoder.tokenizer.decode(row.tokens)) if row.observed else "",
         )
 
     def _last_turn_text(self, row: Row) -> str:

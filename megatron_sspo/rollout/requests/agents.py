@@ -36,8 +36,6 @@ class ServedSampler:
     def __init__(self, requests: "Requests", prompt_id: str, sampling: Sampling, first: int) -> None:
         self._requests, self._prompt_id, self._sampling, self._first = requests, prompt_id, sampling, first
         self.takes_schemas = requests.takes_schemas
-        # calls in other formats than that of `parse_answer` are often written in special tokens
-        self.reads_special_tokens = bool(requests.parsers.tool_calls)
 
     async def sample(
         self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...], number: int, schema: str

@@ -16,7 +16,7 @@ from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.servers.weight_versions import version_number
-from megatron_sspo.rollout.stopping import end_tokens
+from megatron_sspo.rollout.stopping import end_tokens, text_of
 from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling, join_spans
 from megatron_sspo.weights.transformers_config import read_config, read_tokenizer
 
@@ -172,12 +172,12 @@ class RequestFormat:
             version_spans=part.spans if len(part.spans) > 1 else (),
             routes=part.routes,
             observed=part.observed,
-            transcript=self._decode(part.tokens) if part.observed else "",
+            transcript=str(self._tokenizer.decode(part.tokens.tolist())) if part.observed else "",
         )
 
     def last_turn_text(self, part: PartialResponse) -> str:
-        """Returns the last turn, decoded."""
-        return self._decode(part.last_turn)
+        """Returns the last turn, decoded without end and padding tokens."""
+        return text_of(part.last_turn.tolist(), self._tokenizer, self._end_tokens)
 
     def turn_template(self) -> TurnTemplate:
         """Returns the template between two turns. Raises UserError if the chat template supports no second turn."""
@@ -185,10 +185,13 @@ class RequestFormat:
 
     def agent_episodes(self, agents: Agents) -> AgentEpisodes:
         """Returns the episodes of an agent on this model. Raises UserError if the chat template is not usable."""
-        return AgentEpisodes(agents, self._tokenizer, max_positions=self._max_positions, vocab_size=self._vocab_size)
-
-    def _decode(self, tokens: np.ndarray) -> str:
-        return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
+        return AgentEpisodes(
+            agents,
+            self._tokenizer,
+            end_tokens=self._end_tokens,
+            max_positions=self._max_positions,
+            vocab_size=self._vocab_size,
+        )
 
     def _pack_routes(self, meta: Mapping[str, Any], num_tokens: int) -> np.ndarray:
         """Packs the experts of every token except the last one, which the model has not processed.

@@ -50,7 +50,13 @@ class Options:
 
 
 _TP_SIZE = ("tp", "tp-size", "tensor_parallel_size", "tensor-parallel-size")  # other spellings of tp_size
-_SET_BY_THE_RUN = ("host", "port", "api_key", "admin_api_key")  # options of servers and of the router
+_SET_BY_THE_RUN = (
+    "host",
+    "port",
+    "api_key",
+    "admin_api_key",
+    "preferred_sampling_params",
+)  # of servers and of the router
 _NO_IPC = (
     'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
 )

@@ -73,7 +73,9 @@ _ORDINAL = re.compile(
 
 
 def is_same_ordinal(gold: str, answer: str) -> bool | None:
-    """Returns whether an answer is the gold ordinal, as `7th`, seventh or 7; None if the gold answer is no ordinal."""
+    """Returns whether an answer is the gold ordinal, as `7th`, seventh or 7, or 7^{th} is the gold 7; None if not."""
+    if gold.isdecimal() and "^" in answer and (match := _ORDINAL.fullmatch(answer)) and match["digits"]:
+        return gold == match["digits"]
     if gold[-1:] not in "dht}" or (number := _read_ordinal(gold)) is None:
         return None
     return number == (int(answer) if answer.isdecimal() and len(answer) < 10 else _read_ordinal(answer))
