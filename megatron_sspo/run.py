@@ -218,8 +218,7 @@ class Run:
     checkpoint_every: Amount = 0
     checkpoints_kept: Count = 2  # the number of checkpoints that are kept, the newest; older ones are removed
     checkpoint_in_background: bool = False  # whether training continues while a checkpoint is written, from a host copy
-    distributed_timeout: Timeout = 1800.0  # seconds without progress on any rank after which the run ends as hung
-    stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
+    distributed_timeout: Timeout = 1800.0  # seconds without progress of a rank after which it ends as hung
     check_memory: bool = True  # whether to refuse to start if a rank is estimated to need more memory than it has
     tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases, MLflow, SwanLab, Trackio
     megatron: Fields = field(default_factory=dict)  # fields of Megatron's TransformerConfig, by their names there

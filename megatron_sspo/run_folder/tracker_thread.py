@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from megatron_sspo.errors import first_line
-from megatron_sspo.processes.watch.progress import mark_progress
+from megatron_sspo.processes.hang import mark_progress
 
 _log = logging.getLogger(__name__)
 _MAX_ROWS = 1_000  # that wait for a tracker

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.files.reading import read_text
 from megatron_sspo.files.writing import write_atomically
@@ -197,15 +196,13 @@ def start(
     """Starts the trackers that a run asks for.
 
     Raises:
-        UserError: a tracker does not start, for example because it has no key or its server does not answer, or it
-            changes what it shares with the trainer.
+        UserError: a tracker does not start, for example because it has no key or its server does not answer.
     """
     found: list[TrackerThread] = []
     for field, kind, value in _asked(tracking):
         about = About(folder, value if isinstance(value, str) else "", name, config, first_step)
         try:
-            with surroundings_kept(kind.module):
-                found.append(TrackerThread(kind.module, partial(kind.start, about)))
+            found.append(TrackerThread(kind.module, partial(kind.start, about)))
         except (Exception, SystemExit) as error:
             finish(found)
             raise UserError(
