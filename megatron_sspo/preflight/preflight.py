@@ -29,8 +29,8 @@ from megatron_sspo.rollout.stopping import named_end_tokens
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import LOCK
-from megatron_sspo.trackers.open import check as check_trackers
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
+from megatron_sspo.trackers.open import check as check_trackers
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.random import INITIAL_MODEL
