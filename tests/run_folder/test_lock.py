@@ -57,7 +57,10 @@ def test_a_second_process_is_refused_and_told_who_has_the_folder(tmp_path: Path)
         for _ in range(2):
             with pytest.raises(UserError, match=rf"in use by a run, process {process.pid} on {socket.gethostname()}:"):
                 RunLock(tmp_path / "run").__enter__()
-        process.communicate("\n")
+        assert process.stdin
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.wait()  # its child has its standard output, and lives on
         with RunLock(tmp_path / "run"):
             pass
 
