@@ -8,18 +8,21 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 
+_FOLDER = "the working folder"
+
 
 @contextmanager
 def process_state_kept(what: str) -> Iterator[None]:
     """A context manager for the import, or the first call, of code that may be the user's.
 
     Raises:
-        UserError: the working folder, or torch's default dtype, default device or gradient mode, is not as before.
+        UserError: the working folder, or torch's default dtype, default device or gradient mode, is not as before. The folder is changed back.
     """
     before = _state()
     yield
     for name, value in _state().items():
         if value != before.get(name, value):
+            os.chdir(before[_FOLDER])
             raise UserError(
                 f"{what} has changed {name} from {before[name]} to {value}, for the trainer too: let it restore "
                 f"{name} at its end"
@@ -27,7 +30,7 @@ def process_state_kept(what: str) -> Iterator[None]:
 
 
 def _state() -> dict[str, str]:
-    state = {"the working folder": os.getcwd()}
+    state = {_FOLDER: os.getcwd()}
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         state["torch's default dtype"] = str(torch.get_default_dtype())
