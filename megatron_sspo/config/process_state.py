@@ -16,7 +16,8 @@ def process_state_kept(what: str) -> Iterator[None]:
     """A context manager for the import, or the first call, of code that may be the user's.
 
     Raises:
-        UserError: the working folder, or torch's default dtype, default device or gradient mode, is not as before. The folder is changed back.
+        UserError: the working folder, which is changed back, or torch's default dtype, default device or gradient mode,
+            is not as before.
     """
     before = _state()
     yield
