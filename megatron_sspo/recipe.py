@@ -8,8 +8,8 @@ from typing import Any
 
 from megatron_sspo.config.naming import describe_value, shorten
 from megatron_sspo.config.overrides import override
+from megatron_sspo.config.process_state import process_state_kept
 from megatron_sspo.config.resolve import check_options, load_file, resolve
-from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Run, check
@@ -32,7 +32,7 @@ def load_recipe(name: str, assignments: Sequence[str] = ()) -> Run:
     if not callable(recipe):
         raise UserError(f"{what} is {describe_value(recipe)}, not a function: write `def recipe() -> Run`")
     check_options(recipe, {}, what)
-    with surroundings_kept(what), user_code_errors(what, always=True):
+    with process_state_kept(what), user_code_errors(what, always=True):
         run = recipe()
     if not isinstance(run, Run):
         raise UserError(f"{what} returned {describe_value(run)}, not a Run{_remedy(run)}")

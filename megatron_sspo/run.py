@@ -173,9 +173,9 @@ class Tracking:
 
     tensorboard: bool = False  # event files in the run's folder
     wandb_project: Line = ""  # a project of Weights & Biases; "": none
-    mlflow_experiment: Line = ""  # an experiment of MLflow, at MLFLOW_TRACKING_URI; "": none
-    swanlab_project: Line = ""  # a project of SwanLab; "": none
-    trackio_project: Line = ""  # a project of Trackio; "": none
+    # others by name, a file of megatron_sspo/trackers or package.module:attribute, each with its options:
+    # {"mlflow": {"experiment": "x"}}, {"swanlab": {"project": "x"}}, {"trackio": {"project": "x"}}
+    others: Mapping[str, Options] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,10 +218,9 @@ class Run:
     checkpoint_every: Amount = 0
     checkpoints_kept: Count = 2  # the number of checkpoints that are kept, the newest; older ones are removed
     checkpoint_in_background: bool = False  # whether training continues while a checkpoint is written, from a host copy
-    distributed_timeout: Timeout = 1800.0  # seconds without progress on any rank after which the run ends as hung
-    stop_timeout: NotNegative = 30.0  # seconds within which a run that hangs ends after SIGTERM
+    distributed_timeout: Timeout = 1800.0  # seconds without progress of a rank after which it ends as hung
     check_memory: bool = True  # whether to refuse to start if a rank is estimated to need more memory than it has
-    tracking: Tracking = Tracking()  # TensorBoard, Weights & Biases, MLflow, SwanLab, Trackio
+    tracking: Tracking = field(default_factory=Tracking)  # TensorBoard, Weights & Biases, and others
     megatron: Fields = field(default_factory=dict)  # fields of Megatron's TransformerConfig, by their names there
     ddp: Fields = field(default_factory=dict)  # fields of Megatron's DistributedDataParallelConfig, by their names
 

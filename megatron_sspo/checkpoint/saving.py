@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.files.manifest import Entry, checksums_of_rank
 from megatron_sspo.processes import agree
+from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.processes.parent import exit_with_parent
 from megatron_sspo.processes.stop import SIGNALS
 
@@ -72,6 +73,7 @@ class AsyncSave:
     def wait(self) -> None:
         """Waits until the checkpoint is complete. A collective, which raises the errors of `is_done`."""
         while not self._is_ready():
+            mark_progress()  # a disk on which nothing grows ends the wait
             time.sleep(_POLL_SECONDS)
         agree.barrier()
         self._finish()

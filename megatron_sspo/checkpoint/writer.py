@@ -11,7 +11,6 @@ from megatron_sspo.checkpoint.state import State, begin_checkpoint, describe_che
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.files.manifest import Entry, Manifest, checksums, files_of, write_manifest
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.watch.watchdog import Watchdog
 
 
 class CheckpointWriter:
@@ -22,7 +21,6 @@ class CheckpointWriter:
         run: the configuration as `config_to_json` returns it, for the manifest.
         kept: the number of checkpoints to keep; older ones are removed.
         in_background: whether a checkpoint is written while training continues (one at a time).
-        watchdog: the run's watchdog; it allows long silences while a checkpoint is written.
         on_saved: a function called when a checkpoint is complete, with its update, the seconds that the trainer waited
             for it, and the seconds that it took.
 
@@ -37,11 +35,10 @@ class CheckpointWriter:
         *,
         kept: int,
         in_background: bool,
-        watchdog: Watchdog,
         on_saved: Callable[[int, float, float], None],
     ) -> None:
         self._folder, self._run, self._kept, self._in_background = folder, run, kept, in_background
-        self._watchdog, self._on_saved = watchdog, on_saved
+        self._on_saved = on_saved
         self._in_progress: _InProgress | None = None
         self.newest: int | None = None
 
@@ -56,9 +53,8 @@ class CheckpointWriter:
         """
         self.wait()
         started = time.perf_counter()
-        with self._watchdog.allow_silence():
-            temporary = agree.run_on_rank_0(lambda: self._begin(state, extra))
-            saving = begin_save(temporary / "trainer")
+        temporary = agree.run_on_rank_0(lambda: self._begin(state, extra))
+        saving = begin_save(temporary / "trainer")
         self.newest = state.update
         self._in_progress = _InProgress(saving, temporary, state.update, started, time.perf_counter() - started)
         if not self._in_background:
@@ -76,8 +72,7 @@ class CheckpointWriter:
         pending = self._in_progress
         if pending is not None:
             began = time.perf_counter()
-            with self._watchdog.allow_silence():
-                pending.saving.wait()
+            pending.saving.wait()
             pending.waited += time.perf_counter() - began
             self._in_progress = None
             self._finish(pending)
@@ -95,9 +90,8 @@ class CheckpointWriter:
             return temporary
 
     def _finish(self, pending: "_InProgress") -> None:
-        with self._watchdog.allow_silence():
-            parts = agree.all_gather_objects(pending.saving.checksums())
-            agree.run_on_rank_0(lambda: self._publish(pending.temporary, parts))
+        parts = agree.all_gather_objects(pending.saving.checksums())
+        agree.run_on_rank_0(lambda: self._publish(pending.temporary, parts))
         self._on_saved(pending.update, pending.waited, time.perf_counter() - pending.started)
 
     def _publish(self, temporary: Path, parts: list[dict[str, Entry]]) -> None:

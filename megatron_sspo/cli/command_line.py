@@ -8,25 +8,14 @@ from megatron_sspo.cli.extras import check_installed, error_of
 from megatron_sspo.cli.parser import parser
 from megatron_sspo.cli.refusals import refusal_as_user_error
 from megatron_sspo.errors import UserError, escape_unprintable, os_errors_as_user_errors
-from megatron_sspo.processes.ending import limit_end
 from megatron_sspo.processes.surroundings import prepare_process
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Runs the command line and returns its exit code. What is still running afterwards does not delay the end long."""
-    code = 1
-    try:
-        code = _run(arguments)
-    except SystemExit as ended:  # of argparse, of a fork of `launch`, or of user code
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        raise
-    finally:
-        limit_end(code)
-    return code
+    """Runs the command line and returns its exit code.
 
-
-def _run(arguments: list[str] | None) -> int:
-    """Runs the command line. A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130."""
+    A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with os_errors_as_user_errors():

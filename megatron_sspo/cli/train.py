@@ -72,14 +72,10 @@ def _train(run: "Run", options: argparse.Namespace) -> int:
 
     from megatron_sspo.loop import train
     from megatron_sspo.processes import local
-    from megatron_sspo.processes.ending import unfinished
 
-    is_child = local.is_child()
-    if is_child:  # a fork's share of the cores was not known yet when torch was imported
+    if local.is_child():  # a fork's share of the cores was not known yet when torch was imported
         torch.set_num_threads(local.num_threads())
-    with unfinished():
-        code = train(run, resume=options.resume, profile=options.profile)
-    return local.DONE if is_child and code == 0 else code
+    return train(run, resume=options.resume, profile=options.profile)
 
 
 def _updates(text: str) -> range:

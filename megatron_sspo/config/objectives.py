@@ -7,7 +7,7 @@ from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from megatron_sspo.config.naming import one_line
-from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.process_state import process_state_kept
 from megatron_sspo.config.trial import WHAT, try_objective
 from megatron_sspo.objective import Objective, Segments
 from megatron_sspo.objective.average import average_of, shares_of
@@ -15,7 +15,7 @@ from megatron_sspo.objective.average import average_of, shares_of
 
 @torch.enable_grad()  # a file of the user's may have turned gradients off for the whole process
 def _check_objective(value: Any) -> Any:
-    with surroundings_kept("the objective"):
+    with process_state_kept("the objective"):
         try:
             try_objective(value)
             _check_share(value)

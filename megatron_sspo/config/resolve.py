@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_origin
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.naming import describe_value
-from megatron_sspo.config.surroundings import surroundings_kept
+from megatron_sspo.config.process_state import process_state_kept
 from megatron_sspo.config.tree import describe_hint
 from megatron_sspo.config.user_code import syntax_user_error, user_code_errors
 from megatron_sspo.errors import UserError
@@ -65,7 +65,7 @@ def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], 
         UserError: `check_options` fails, or the user's own function raises; the message has the line.
     """
     converted = check_options(function, options, what, num_given=len(given))
-    with surroundings_kept(what), user_code_errors(what):
+    with process_state_kept(what), user_code_errors(what):
         return function(*given, **converted)
 
 
@@ -219,7 +219,7 @@ def load_file(path: Path) -> Any:
     sys.modules[name] = module
     _add_to_path(path.resolve().parent)
     try:
-        with surroundings_kept(f"the file {path}"), user_code_errors(f"the file {path}", always=True):
+        with process_state_kept(f"the file {path}"), user_code_errors(f"the file {path}", always=True):
             exec(code, module.__dict__)
     except BaseException:
         del sys.modules[name]
@@ -244,7 +244,7 @@ def _import_by_path(module_name: str) -> Any:
         return load_file(Path(module_name))
     _add_to_path(Path.cwd())  # `python -m megatron_sspo` has it on the path, `megatron-sspo` does not
     try:
-        with surroundings_kept(f"the module {module_name}"), user_code_errors(f"the module {module_name}"):
+        with process_state_kept(f"the module {module_name}"), user_code_errors(f"the module {module_name}"):
             return importlib.import_module(module_name)
     except (ImportError, ValueError, TypeError) as error:  # ValueError: an empty name; TypeError: a relative one
         raise UserError(f"cannot import {module_name!r}: {error}; is it on the Python path?") from error

@@ -1,18 +1,15 @@
 """Turns an exception of the user's own Python into an error of one sentence that names the user's line."""
 
 import linecache
-import os
-import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from megatron_sspo.config.naming import describe_value, one_line, shorten
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.watch.progress import watched_user_call
 
 _LONGEST_ERROR = 1000  # characters of an exception's text
 _PACKAGE = f"{Path(__file__).parents[1]}/"
@@ -37,12 +34,9 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         UserError: the user's code raised; the message has the file, the line and its text, and the error. If a file of
             the user's calls another, it has both lines.
     """
-    process = os.getpid()
     try:
         yield
     except BaseException as error:
-        if os.getpid() != process:
-            _end_fork(error)
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             raise
         if unchanged is not None and isinstance(error, unchanged):
@@ -55,25 +49,11 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
         if not places and (not always or isinstance(error, UserError)):
             raise
         raise UserError(f"{', '.join(places) or what}: {_describe_error(error)}") from error
-    if os.getpid() != process:
-        _end_fork(None)
-
-
-def _end_fork(error: BaseException | None) -> NoReturn:
-    """Ends a process that the user's code has forked: it has come back, and would go on as a second trainer."""
-    if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    else:
-        code = int(error is not None)
-        traceback.print_exception(error)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
 
 
 def call_user_code(function: Callable[[], Any], what: str) -> Any:
     """Calls a function without arguments that may be the user's, such as `close`: see `user_code_errors`."""
-    with watched_user_call(what), user_code_errors(what):
+    with user_code_errors(what):
         return function()
 
 

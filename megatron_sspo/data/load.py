@@ -7,7 +7,6 @@ from typing import Any
 
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, resolve
-from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.data.row import Dropped, Row, check_row
 from megatron_sspo.errors import UserError
@@ -47,7 +46,7 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
         if inspect.iscoroutine(rows):
             rows.close()  # otherwise Python warns that the coroutine was never awaited
         raise UserError(f"{what} returned {describe_value(rows)}: let it return a list of rows, without async")
-    with surroundings_kept(what), user_code_errors(what):  # a generator runs only here
+    with user_code_errors(what):  # a generator runs only here
         found = list(rows) if isinstance(rows, Sized) else list(itertools.islice(rows, _MOST_OF_A_GENERATOR + 1))
     if not isinstance(rows, Sized) and len(found) > _MOST_OF_A_GENERATOR:
         raise UserError(

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.data.tokenizer_trial import try_tokenizer
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.formats.companions import check_text_files, check_tokenizer_files
@@ -11,11 +10,8 @@ from megatron_sspo.weights.transformers_config import read_config, read_tokenize
 
 
 @os_errors_as_user_errors()
-def load_tokenizer(model_path: Path, *, trial: bool = False) -> Any:
+def load_tokenizer(model_path: Path) -> Any:
     """Loads the tokenizer of a Hugging Face folder; nothing is downloaded, and no code of the folder is run.
-
-    Args:
-        trial: whether to load it in a fork first, see `try_tokenizer`.
 
     Raises:
         UserError: the folder does not exist, or holds no tokenizer that can be read and used.
@@ -24,8 +20,6 @@ def load_tokenizer(model_path: Path, *, trial: bool = False) -> Any:
         raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
     read_json(model_path / "config.json")
     check_tokenizer_files(model_path)
-    if trial:
-        try_tokenizer(model_path)
     try:
         found = read_tokenizer(model_path)
         found("1", add_special_tokens=False)  # of wrong settings, some are found by a use

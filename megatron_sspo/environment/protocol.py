@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from megatron_sspo.config.resolve import check_members
-from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.types import Prompt
 
@@ -67,7 +66,7 @@ def open_episode(environment: Environment, prompt: Prompt) -> Episode:
     Raises:
         UserError: the environment's own code raises or calls sys.exit, or returns something else than an episode.
     """
-    with surroundings_kept("the environment"), user_code_errors("the environment"):
+    with user_code_errors("the environment"):
         episode = environment.open(prompt)
     check_members(episode, Episode, "the environment's episode")
     return episode

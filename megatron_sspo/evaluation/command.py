@@ -71,7 +71,7 @@ def evaluate_model(
     label, output = one_line(label or str(path)), output or FOLDER / "-".join(_folder_names(path))
     display = Display(silent=False)
     with open_model(path, config_folder) as folder:
-        tokenizer = load_tokenizer(folder.config_folder, trial=True)
+        tokenizer = load_tokenizer(folder.config_folder)
         streams = held_out_streams(run, tokenizer)
         prompts = {name: stream.prompts for name, stream in streams.items()}
         for of_set in prompts.values():

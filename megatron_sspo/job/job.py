@@ -149,8 +149,7 @@ class Job:
         run = self.run
         order_kernels(tensor=run.parallel.tensor, context=run.parallel.context)
         agree_on_nccl(run.rollouts.engine, run.rollouts.options)
-        log = self.folder / LOG
-        self._device, self._watchdog = stack.enter_context(process_group(run, log, local.report))
+        self._device = stack.enter_context(process_group(run))
         check_ranks(run, read_model_config(run), self.folder)
         held_out = {f"evaluation.sets.{name}.prompts": stream for name, stream in self._held_out.items()}
         check_same_prompts({"prompts": self.prompts, **held_out})
@@ -184,7 +183,6 @@ class Job:
             config_to_json(run),
             kept=run.checkpoints_kept,
             in_background=run.checkpoint_in_background,
-            watchdog=self._watchdog,
             on_saved=self._report_checkpoint,
         )
         stack.callback(self.checkpoints.close)
@@ -257,7 +255,6 @@ class Job:
         if self._resumed_from is None or agree.run_on_rank_0(self._lacks_evaluation):
             self._evaluations.begin(self.state.update)
         self.display.begin(run.name, run.num_updates, self.state.update)
-        self._watchdog.reset_longest_silence()
         self._profiler.before(self.state.update + 1)
 
     def _warm_start(self, options: WarmStart) -> bool:
@@ -276,8 +273,7 @@ class Job:
         """Restores the policy, the prompts and the cycle that a checkpoint has. A collective."""
         extra = self._read_state(checkpoint)
         is_other_layout = agree.run_on_rank_0(lambda: has_other_layout(self.run, checkpoint))
-        with self._watchdog.allow_silence():
-            (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
+        (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
         self.prompts.restore(extra["prompts"])
         self.cycles.restore(extra["cycles"])
         self.state.batches = self.policy.scatter(self.state.batches)
@@ -347,8 +343,7 @@ class Job:
                     model.rename(replaced)
 
         agree.run_on_rank_0(set_aside)
-        with self._watchdog.allow_silence():
-            self.policy.export(model)
+        self.policy.export(model)
         if self.is_main:
             remove(replaced)
         return model

@@ -68,7 +68,7 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
         check_free(address, first_port + number, "choose others with --address and --port")
     check_address(address, "name one with --address")
     # a folder without a model gives a clear error here, before servers start
-    load_tokenizer(Path(run.model.path), trial=True)
+    load_tokenizer(Path(run.model.path))
     (folder / URLS).unlink(missing_ok=True)
     Display(silent=False)  # shows the pool's log
     processes = [server.process for server in servers if server.process is not None]

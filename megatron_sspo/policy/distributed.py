@@ -2,10 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +14,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.policy.with_cuda.device import local_device
-from megatron_sspo.processes import agree, stop
-from megatron_sspo.processes.watch.control_store import ControlStore
-from megatron_sspo.processes.watch.watchdog import Ranks, Watchdog
+from megatron_sspo.processes import agree
+from megatron_sspo.processes.hang import silence_limited
 from megatron_sspo.run import Parallel, Run
 
 _JOIN_SECONDS = 1800.0  # in which all processes have to join, for programs that have no `Run.distributed_timeout`
@@ -25,40 +23,20 @@ _LAUNCHER_GRACE_SECONDS = 3.0  # time for the launcher to see which process ende
 
 
 @contextmanager
-def process_group(run: Run, log: Path, report: Callable[[str, int], None]) -> Iterator[tuple[torch.device, Watchdog]]:
-    """Joins a run's process group and watches it: `initialize`, a watchdog, `shutdown` after a clean end. A collective.
+def process_group(run: Run) -> Iterator[torch.device]:
+    """Joins a run's process group, ends this process if it hangs inside, and leaves the group after a clean end.
 
-    Before the ranks know each other, and after they have parted, each watches itself alone.
-
-    Args:
-        log: the run's log file, for the stacks of a hang.
-        report: see `Watchdog`.
+    A collective. A process that makes no progress for `run.distributed_timeout` ends with the stacks of its threads.
 
     Raises:
         UserError: another process has ended, so that a collective failed.
     """
-
-    def watchdog_of(ranks: Ranks, store: ControlStore | None) -> Watchdog:
-        return Watchdog(
-            ranks,
-            store,
-            log=log,
-            timeout=run.distributed_timeout,
-            stop_timeout=run.stop_timeout,
-            signals=stop.SIGNALS,
-            report=report,
-        )
-
-    rank, device, store = _join(run.parallel, run.distributed_timeout)
     try:
-        with watchdog_of(Ranks.alone(rank), None):
+        with silence_limited(run.distributed_timeout):
+            rank, device, store = _join(run.parallel, run.distributed_timeout)
             _make_groups(run.parallel, run.seed, rank, device, store)
-            watchdog = watchdog_of(Ranks.gather(rank), ControlStore() if dist.get_world_size() > 1 else None)
-        with watchdog:
-            yield device, watchdog
+            yield device
             agree.barrier()  # a rank that ends long before rank 0 has cleaned up makes srun --wait kill the others
-        with watchdog_of(Ranks.alone(rank), None):
-            agree.barrier()  # from here on no rank's watchdog uses the store, which ends with rank 0
             shutdown()
     except RuntimeError as error:
         if not agree.is_broken_connection(error):
@@ -71,7 +49,7 @@ def process_group(run: Run, log: Path, report: Callable[[str, int], None]) -> It
 
 
 def initialize(parallel: Parallel, seed: int) -> torch.device:
-    """Joins the job's processes into Megatron's groups and seeds the random generators, without a watchdog.
+    """Joins the job's processes into Megatron's groups and seeds the random generators.
 
     Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun and srun scripts set them; a process
     without them is a job of one process.
@@ -104,11 +82,7 @@ def _join(parallel: Parallel, timeout: float) -> tuple[int, torch.device, Any]:
 
 
 def _make_groups(parallel: Parallel, seed: int, rank: int, device: torch.device, store: Any) -> None:
-    """Makes the process groups. A collective.
-
-    Neither this nor any other collective has a timeout of its own: a rank may wait as long as another rank makes
-    progress, which a `Watchdog` checks.
-    """
+    """Makes the process groups. A collective; neither it nor any other has a timeout but that of `silence_limited`."""
     if store is not None:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",

@@ -12,10 +12,6 @@ from megatron.core.transformer.moe import router
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch
-from megatron_sspo.config.naming import describe_value
-from megatron_sspo.config.surroundings import surroundings_kept
-from megatron_sspo.config.trial import REMEDY, fault_of_sums
-from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.objective.average import average_of
@@ -26,6 +22,7 @@ from megatron_sspo.policy.head.head import forward_without_head, response_log_pr
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.shared_prompts.packed import packed_seq_params
 from megatron_sspo.policy.shared_prompts.rules import has_router_losses
+from megatron_sspo.processes.hang import mark_progress
 
 Objective = Callable[..., Sums]
 Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
@@ -44,6 +41,7 @@ class ForwardStep:
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         """Returns the output of this pipeline stage, and the loss function that the schedule calls on the last one."""
+        mark_progress()
         chunk: Any = unwrap_model(model)
         microbatch = next(microbatches).to(next(chunk.parameters()).device)
         with self.routing.forward(chunk, microbatch) if self.routing else nullcontext():
@@ -144,12 +142,12 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
             old = log_probs.detach()
         corrected = correction.apply(log_probs, old, microbatch.rollout_log_probs, microbatch.segments)
         inputs = {name: _input(name, microbatch, entropy) for name in needs}
-        with surroundings_kept("the objective"), user_code_errors("the objective", unchanged=torch.OutOfMemoryError):
-            sums = _evaluate(objective, corrected, old, microbatch, inputs)
-        if fault := fault_of_sums(sums, microbatch.segments):
-            raise UserError(f"the objective returned {describe_value(sums)} in a forward pass: it must return {fault}")
+        sums = _evaluate(objective, corrected, old, microbatch, inputs)
         if log_probs.requires_grad and not sums.loss.requires_grad:  # the other ranks would wait in the backward pass
-            raise UserError(f"the objective returned a loss without a gradient for a microbatch: {REMEDY}")
+            raise UserError(
+                "the objective returned a loss without a gradient for a microbatch: use every log-prob, if only times "
+                "zero as in (0 * log_probs).sum(), instead of a constant"
+            )
         total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments, average)
         advantage = microbatch.token_advantages
         if advantage is None:
@@ -184,8 +182,6 @@ def _evaluate(
         return objective(log_probs, old_log_probs, microbatch.token_advantages, segments, **inputs)
     # [T] advantages would be taken for [S]
     sums = objective(log_probs, old_log_probs, microbatch.token_advantages, segments.with_empty(), **inputs)
-    if fault_of_sums(sums, segments.with_empty()):
-        return sums
     return replace(sums, sequences={name: values[:-1] for name, values in sums.sequences.items()})
 
 

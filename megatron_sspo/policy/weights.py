@@ -8,6 +8,7 @@ from megatron.core import parallel_state
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.policy.names import logical_parameters
+from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.gather import GatherPlan
@@ -47,6 +48,7 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[ParameterMap], folder: Mod
     folder.check(rows)
     by_name = {row.name: row for row in rows}
     for name, parameter in logical_parameters(chunks):
+        mark_progress()
         row = _row(by_name, name)
         tensor = row.to_megatron(folder.read, *shard_of(row))
         if tensor.shape != parameter.shape:

@@ -27,9 +27,10 @@ from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.stopping import named_end_tokens
 from megatron_sspo.run import Run, check, layouts_of
-from megatron_sspo.run_folder import metrics_files, trackers
+from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import LOCK
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
+from megatron_sspo.trackers.open import check as check_trackers
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.random import INITIAL_MODEL
@@ -62,9 +63,9 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     config = resources.read_model_config(run)
     _check_layouts(run, config, elsewhere=elsewhere)
     checkpoint = check_folder(run, resume)
-    trackers.check(run.tracking)
+    check_trackers(run.tracking)
     _check_plugins(run)
-    tokenizer = load_tokenizer(Path(run.model.path), trial=is_first)
+    tokenizer = load_tokenizer(Path(run.model.path))
     _check_model(run, config, tokenizer)
     _check_data(run, config, tokenizer, checkpoint)
     if is_first:

@@ -1,1 +1,1 @@
-"""The processes of a run: agreement between ranks, the watchdog that ends a hang, and standard output."""
+"""The processes of a run: agreement between ranks, the end of one that hangs, and standard output."""

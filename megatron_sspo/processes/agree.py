@@ -1,17 +1,18 @@
 """Makes all ranks agree on a value, for every decision before a collective."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.hang import waits_for_another_rank
 
 T = TypeVar("T")
 
-# Long enough for any wait: the watchdog ends a run that hangs, because it sees whether the run makes progress.
+# Long enough for any wait: `processes.hang` ends a rank that makes no progress.
 COLLECTIVE_TIMEOUT = timedelta(days=1)
 
 # Parts of the error messages of gloo and NCCL when a peer has ended.
@@ -45,12 +46,18 @@ def is_main() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
+def _waiting() -> AbstractContextManager[None]:
+    """Returns the context of a wait that rank 0 alone limits: the others may have to wait for a long generation."""
+    return waits_for_another_rank(is_limited=is_main())
+
+
 def broadcast_from_rank_0(value: T) -> T:
     """Returns rank 0's value on every rank. A collective."""
     if not dist.is_initialized():
         return value
     held = [value]
-    dist.broadcast_object_list(held, src=0, group=_control_group)
+    with _waiting():
+        dist.broadcast_object_list(held, src=0, group=_control_group)
     return held[0]
 
 
@@ -59,14 +66,16 @@ def all_gather_objects(value: T) -> list[T]:
     if not dist.is_initialized():
         return [value]
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value, group=_control_group)
+    with _waiting():
+        dist.all_gather_object(found, value, group=_control_group)
     return found
 
 
 def barrier() -> None:
     """Waits until every rank calls this function. A collective."""
     if dist.is_initialized():
-        dist.barrier(group=_control_group)
+        with _waiting():
+            dist.barrier(group=_control_group)
 
 
 def run_on_rank_0(action: Callable[[], T]) -> T:

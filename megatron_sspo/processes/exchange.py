@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from megatron_sspo.processes import agree
+from megatron_sspo.processes.hang import waits_for_another_rank
 
 _SIZE, _CONTENT = 1, 2  # tags of the two messages of an object
 _PROTOCOL = 5  # arrays are written without a copy in between
@@ -33,7 +34,8 @@ def exchange(outgoing: Iterable[tuple[Sequence[int], Any]], incoming: Sequence[i
         _wait(sending)
         sending = []  # frees the pickled copy
         sending = _send(value, ranks, group)
-    received = [_receive(rank, group) for rank in incoming]
+    with waits_for_another_rank(is_limited=agree.is_main()):
+        received = [_receive(rank, group) for rank in incoming]
     _wait(sending)
     return received
 

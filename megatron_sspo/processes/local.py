@@ -19,7 +19,6 @@ from megatron_sspo.processes.forks import Fork, fork
 from megatron_sspo.processes.parent import describe_exit, exit_with_parent
 from megatron_sspo.processes.ports import reserve_port
 
-DONE = 84  # exit code of a process of `launch` that has done its work; 0 is also that of os._exit(0) in a reward
 _REPORT_SECONDS = 60.0  # how long a process waits to be stopped after its report
 _POLL_SECONDS = 0.1
 _END_SECONDS = 120.0  # between the ends of the first and the last process, which part at a barrier
@@ -36,11 +35,6 @@ def is_launched() -> bool:
 def is_child() -> bool:
     """Returns whether `launch` has started this process."""
     return _REPORT in os.environ
-
-
-def report_descriptor() -> int | None:
-    """Returns the file descriptor through which this process reports to `launch`; None if that has not started it."""
-    return int(os.environ[_REPORT]) if is_child() else None
 
 
 def num_threads() -> int:
@@ -107,10 +101,9 @@ def _number(name: str, text: str, least: int, most: int = sys.maxsize) -> int:
 def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], int] | None = None) -> int:
     """Runs `megatron-sspo ARGUMENTS` in `num_processes` processes and returns the run's exit code.
 
-    If a process fails, the others are killed, and the result is its exit code; one that has done its work ends with
-    `DONE`. All processes die with this one, which passes stop signals on to them. torchrun is not used, because it
-    wraps every failure in a report of its own. Each process gets its share of the cores: two OpenMP pools on the same
-    cores spin and are ten times slower.
+    If a process fails, the others are killed, and the result is its exit code. All processes die with this one, which
+    passes stop signals on to them. torchrun is not used, because it wraps every failure in a report of its own. Each
+    process gets its share of the cores: two OpenMP pools on the same cores spin and are ten times slower.
 
     Args:
         forked: a function that the processes call in place of the command line, and whose result is their exit code;
@@ -237,11 +230,14 @@ def _wait(processes: Sequence["subprocess.Popen[bytes] | Fork"], reports: int) -
                 return int(exit_code)
             codes = [process.poll() for process in processes]
             for rank, code in enumerate(codes):
-                if code is not None and code not in (DONE, *stop.EXIT_CODES):
-                    how = describe_exit(code) + (" before its work was done" if code == 0 else "")
-                    print(f"megatron-sspo: process {rank} {how}; the others are stopped", file=sys.stderr, flush=True)
+                if code is not None and code not in (0, *stop.EXIT_CODES):
+                    print(
+                        f"megatron-sspo: process {rank} {describe_exit(code)}; the others are stopped",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                     return 128 - code if code < 0 else code or 2
-            ended = [0 if code == DONE else code for code in codes if code is not None]
+            ended = [code for code in codes if code is not None]
             if len(ended) == len(codes):
                 return max(ended)
             if ended:

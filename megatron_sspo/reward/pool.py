@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from megatron_sspo.processes.hang import wait_for_results
 from megatron_sspo.processes.parent import exit_with_parent
-from megatron_sspo.processes.watch.progress import wait_for_results
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

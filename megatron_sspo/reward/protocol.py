@@ -9,7 +9,6 @@ from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.part_names import check_part_names
 from megatron_sspo.config.resolve import call_with_options, check_members, resolve
-from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
@@ -70,7 +69,7 @@ def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence
             the message names the prompt.
     """
     what = f"{type(reward).__name__}.score"
-    with surroundings_kept(what), user_code_errors(what):
+    with user_code_errors(what):
         scores = reward.score(list(prompts), list(responses))  # its own lists, which it may change
     if not isinstance(scores, (list, tuple)):
         if inspect.iscoroutine(scores):

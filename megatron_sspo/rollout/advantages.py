@@ -11,7 +11,6 @@ import torch
 from megatron_sspo.batching.holders import with_rollouts
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import resolve
-from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import advantages
@@ -103,7 +102,7 @@ def _group_advantages(function: Callable[..., Any], group: RolloutGroup, what: s
 def _call(function: Callable[..., Any], what: str, values: torch.Tensor, **more: Any) -> Any:
     try:
         name = getattr(function, "__name__", "it")
-        with surroundings_kept(name), user_code_errors(name, always=True):
+        with user_code_errors(name, always=True):
             return function(values, **more)
     except UserError as error:
         raise UserError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import read_bytes
 from megatron_sspo.files.writing import open_to_append, write_atomically
-from megatron_sspo.run_folder import tracker_thread, trackers
+from megatron_sspo.trackers.open import About, Trackers
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
@@ -30,7 +30,7 @@ class MetricsWriter:
         self, folder: Path, tracking: "Tracking", name: str, config: Mapping[str, Any], *, first_step: int
     ) -> None:
         self.folder = folder
-        self._trackers = trackers.start(tracking, folder, name, config, first_step)
+        self._trackers = Trackers(tracking, About(folder, name, config, first_step))
         self._is_held = False
         self._waiting: list[Mapping[str, float]] = []
 
@@ -60,13 +60,12 @@ class MetricsWriter:
         waiting, self._waiting = sorted(self._waiting, key=lambda row: row["update"]), []
         for row in waiting:
             values = {key: value for key, value in row.items() if key != "update"}
-            for tracker in self._trackers:
-                tracker.log(values, int(row["update"]))
+            self._trackers.log(values, int(row["update"]))
 
     def close(self) -> None:
         """Finishes the trackers."""
         self.release()
-        tracker_thread.finish(self._trackers)
+        self._trackers.finish()
 
 
 def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes.watch.progress import wait_for_results
+from megatron_sspo.processes.hang import wait_for_results
 from megatron_sspo.sandbox.types import Case, Runner, Verdict
 
 _MAX_LATENCIES = 10_000

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.weights.collectors import MAX_COLLECTORS, Lot, assign, lots, row_size, source, split
 from megatron_sspo.weights.pieces import Piece, Shard, holders_of, pieces_of
 from megatron_sspo.weights.table import ParameterMap
@@ -82,6 +83,7 @@ class GatherPlan:
         the whole bucket in memory.
         """
         for bucket in split(self._pieces, self._elements(_BUCKET_BYTES)):
+            mark_progress()
             yield from self._broadcast(bucket)
 
     def _broadcast(self, bucket: Sequence[Sequence[Piece]]) -> Iterator[NamedTensor]:
@@ -128,6 +130,7 @@ class GatherPlan:
         by_source: dict[int, list[Piece]] = {}
         for piece in (piece for row in lot.rows for piece in row):
             by_source.setdefault(source(piece, lot.collector), []).append(piece)
+        mark_progress()
         rank = dist.get_rank()
         if rank != lot.collector:
             if rank in by_source:

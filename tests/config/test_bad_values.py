@@ -192,7 +192,6 @@ VALUES = {
     "check_memory=None": "check_memory is None: it must be True or False",
     "distributed_timeout=math.nan": "distributed_timeout is nan: it must be a finite number of 5 or more, in seconds",
     "distributed_timeout=1e-9": "distributed_timeout is 1e-09: it must be a finite number of 5 or more, in seconds",
-    "stop_timeout='30s'": f"stop_timeout is '30s': it must be {NOT_NEGATIVE}",
     "megatron=None": "megatron is None: it must be a dict, {field: value}",
     "megatron={1: 2}": "megatron has the key 1: a key must be a string",
     "ddp='x'": "ddp is 'x': it must be a dict, {field: value}",

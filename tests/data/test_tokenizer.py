@@ -9,7 +9,6 @@ import pytest
 
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
-from megatron_sspo.processes import forks
 
 SOUND = Path(__file__).parents[2] / "examples" / "tiny_moe"
 
@@ -97,49 +96,6 @@ def test_a_wrong_size_is_not_blamed_on_the_tokenizer(folder: Path, name: str, va
     with pytest.raises(UserError, match=rf"Transformers cannot use .*config.json \(.*field '{name}'") as raised:
         load_tokenizer(folder)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("template", "what"),
-    [
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "of processor time"),
-        ("{% set ns = namespace(x=9) %}{{ ns.x ** (ns.x ** 9) }}", "of processor time"),
-        ("{{ 'x' * 99999999999 }}", "the memory that it may take"),
-    ],
-)
-def test_a_chat_template_that_does_not_end(folder: Path, monkeypatch, template: str, what: str) -> None:
-    monkeypatch.setattr(forks, "is_single_threaded", lambda: True)  # pytest's own threads hold no locks here
-    monkeypatch.setattr(forks, "CPU_SECONDS", 2)
-    (folder / "chat_template.jinja").write_text(template)
-    with pytest.raises(UserError, match=rf"has not loaded and written one short message within .*{what}"):
-        load_tokenizer(folder, trial=True)
-
-
-def test_a_tokenizer_whose_normalizer_does_not_end(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(forks, "is_single_threaded", lambda: True)
-    monkeypatch.setattr(forks, "CPU_SECONDS", 2)
-    content = json.loads((folder / "tokenizer.json").read_text())
-    grow = {"type": "Replace", "pattern": {"String": "1"}, "content": "1" * 3000}
-    content["normalizer"] = {"type": "Sequence", "normalizers": [grow] * 4}
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match="has not loaded and written one short message"):
-        load_tokenizer(folder, trial=True)
-
-
-def test_a_sound_tokenizer_passes_its_trial(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(forks, "is_single_threaded", lambda: True)
-    assert load_tokenizer(folder, trial=True).encode("1")
-
-
-def test_a_trial_that_cannot_set_its_limits_still_ends_its_fork(folder: Path, monkeypatch) -> None:
-    def refuse(*_: object) -> None:
-        raise ValueError("not allowed to raise maximum limit")
-
-    monkeypatch.setattr(forks, "is_single_threaded", lambda: True)
-    monkeypatch.setattr(forks.resource, "setrlimit", refuse)
-    process = os.getpid()
-    assert load_tokenizer(folder, trial=True).encode("1")
-    assert os.getpid() == process
 
 
 def test_a_setting_that_only_a_use_finds_wrong(folder: Path) -> None:

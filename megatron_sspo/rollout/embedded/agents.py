@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatron_sspo.agent.tasks import cancel_all_others
-from megatron_sspo.processes.watch.progress import mark_progress
+from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.rollout.agents.messages import Message, names_of
 from megatron_sspo.rollout.agents.parsing import parse_answer
 from megatron_sspo.rollout.agents.tree import Sampled

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.rollout.embedded import attention
 from megatron_sspo.rollout.embedded.cache import key_value_cache, order_without
 from megatron_sspo.rollout.embedded.named_weights import NamedWeights
@@ -140,6 +141,7 @@ class Decoder:
         """Decodes one turn of a batch to its end, and writes the results into its rows."""
         logits, cache, mask, lengths = self._prefill(rows)
         while True:
+            mark_progress()
             tokens = self._append(rows, logits, sampling, stop_strings)
             finished = [row.finish_reason is not None for row in rows]
             if all(finished):

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.environment.protocol import Environment, Episode, open_episode
 from megatron_sspo.types import Prompt
@@ -40,7 +39,7 @@ class Episodes:
         Raises:
             UserError: the environment is broken.
         """
-        with surroundings_kept("the environment"), user_code_errors("the environment"):
+        with user_code_errors("the environment"):
             for place in responses:
                 if place not in self._open:
                     self._open[place] = open_episode(self._environment, self._prompts[place])

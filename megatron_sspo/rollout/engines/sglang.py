@@ -20,7 +20,7 @@ from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree
-from megatron_sspo.processes.watch.progress import mark_progress
+from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.rollout.engine import Generation, RolloutEngine
 from megatron_sspo.rollout.requests.agents import Parsers
 from megatron_sspo.rollout.requests.format import RequestFormat

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from megatron_sspo.config.surroundings import surroundings_kept
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.environment.protocol import Environment, open_episode
 from megatron_sspo.environment.turns import TurnTemplate
@@ -38,7 +37,7 @@ class ServedEpisodes:
             pending: list[Future[str | None]] = []
 
             def observe_in_thread(response: str) -> str | None:
-                with surroundings_kept("the environment"), user_code_errors("the environment"):
+                with user_code_errors("the environment"):
                     return episode.observe(response)
 
             def observe(response: str) -> Awaitable[str | None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from megatron_sspo.agent.tasks import cancel
-from megatron_sspo.processes.watch.progress import mark_progress
+from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.rollout.agents.episodes import AgentEpisodes
 from megatron_sspo.rollout.engine import NeedsWeights
 from megatron_sspo.rollout.requests.agents import ServedSampler

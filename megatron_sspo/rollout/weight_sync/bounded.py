@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from megatron_sspo.processes.hang import mark_progress
+
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.1  # between two checks of the other processes; the end of the work is noticed at once
@@ -43,6 +45,7 @@ def run_bounded(work: Callable[[], T], *, has_failed: Callable[[], bool], second
         try:
             result, error = results.get(timeout=_POLL_SECONDS)
         except queue.Empty:
+            mark_progress()  # the work has a time limit of its own
             if has_failed():
                 raise AbandonedWork("another process has failed") from None
             if time.monotonic() > deadline:
