@@ -135,10 +135,9 @@ def closures() -> dict[str, Any]:
 @part
 def objectives() -> dict[str, Any]:
     """The largest relative differences from the vectors of 50 digits, and from the losses of TRL, verl and slime."""
+    from megatron_sspo.objective import Segments
     from tests.objective.test_objectives import BUILD, VECTORS
     from tests.objective.test_peer_vectors import CASES, evaluate
-
-    from megatron_sspo.objective import Segments
 
     worst = 0.0
     for case in VECTORS["cases"] if isinstance(VECTORS, dict) else VECTORS:
@@ -291,10 +290,9 @@ def open_sandbox(limits: Any) -> Any:
 @part
 def answers() -> dict[str, Any]:
     """How many verdicts on labelled pairs of answers are right, and how many wrong answers are accepted."""
-    from tests.reward.test_answer_pairs import respond
-
     from megatron_sspo.reward.math import reward
     from megatron_sspo.types import Prompt
+    from tests.reward.test_answer_pairs import respond
 
     found = {}
     for name in ("answer_pairs", "answer_kinds"):
