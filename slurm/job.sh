@@ -29,14 +29,17 @@ if [[ $INTERFACE ]]; then export GLOO_SOCKET_IFNAME=$INTERFACE NCCL_SOCKET_IFNAM
 export SLURM_EXPORT_ENV=ALL
 unset SLURM_{DISTRIBUTION,EXACT,EXCLUSIVE,HINT,THREADS_PER_CORE,CORE_SPEC} SLURM_{CPU,GPU,MEM,TRES}_BIND \
     SLURM_{CPUS,MEM,NTASKS}_PER_GPU SLURM_{CPUS,TRES}_PER_TASK SLURM_MEM_PER_{CPU,NODE} SLURM_NTASKS_PER_{CORE,SOCKET} \
-    SLURM_GPUS SLURM_GPUS_PER_{NODE,SOCKET,TASK}
+    SLURM_GPUS SLURM_GPUS_PER_{NODE,SOCKET,TASK} SLURM_HET_SIZE
 # 16(x2),8: the processors of the job's nodes. A step asks for as many on each as the smallest has.
 cpus_of_node=$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sort -n | grep -om 1 '^[0-9]*')
 
 # SLURM_JOB_ID of the first element of an array is also the number of the whole array, so that Slurm would act on the
-# whole array. ARRAY_ELEMENT names one element.
+# whole array. ARRAY_ELEMENT names one element. If sbatch was called in an array's job, these variables are that job's.
+shown=$(scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
 job_id=$SLURM_JOB_ID
-if [[ ${SLURM_ARRAY_TASK_ID:-} ]]; then job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+if [[ $shown == *"ArrayJobId=${SLURM_ARRAY_JOB_ID:-} ArrayTaskId=${SLURM_ARRAY_TASK_ID:-} "* ]]; then
+    job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+fi
 attempt=$RUN/slurm/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 # twelve ports for each job, below the kernel's ephemeral ports, and others for the next attempt
 first_port=$((20000 + (SLURM_JOB_ID + 97 * ${SLURM_RESTART_COUNT:-0}) % 1000 * 12))
@@ -78,7 +81,7 @@ join() {
 # begin: makes the folders, checks that every node sees them, and finds the address of every node. Gloo would listen at the
 # address of the host's own name; where that is 127.0.1.1, as on Debian, GLOO_INTERFACES gets the node and its interface.
 begin() {
-    [[ ! ${SLURM_HET_SIZE:-} ]] ||
+    [[ $shown != *HetJobId=* ]] ||
         fail "a heterogeneous job would run on its first part alone: sbatch --nodes=... without ':' and #SBATCH hetjob; roles share the nodes by SERVER_NODES"
     local name
     for name in CONTAINER SERVER_CONTAINER; do
@@ -96,7 +99,7 @@ begin() {
             address=$(ip -4 -oneline address show "$interface" | awk "{ sub(\"/.*\", \"\", \$4); print \$4; exit }")
         else
             address=$(getent ahostsv4 "$SLURMD_NODENAME" | awk "\$1 !~ /^127\./ { print \$1; exit }")
-            address=${address:-$(hostname -I | cut -d " " -f 1)}
+            address=${address:-$(hostname -I | tr " " "\n" | grep -m 1 "^[0-9.]*$")}
             own=$(getent ahosts "$(hostname)" | awk "{ print \$1; exit }")
             if [[ ! ${GLOO_SOCKET_IFNAME:-} && ${own:-127.0.0.1} == @(127.*|::1) ]]; then
                 name=$(ip -4 -oneline address | awk -v own="$address" "{ sub(\"/.*\", \"\", \$4) } \$4 == own { print \$2; exit }")
@@ -115,7 +118,7 @@ begin() {
     done <<<"$report"
     export GLOO_INTERFACES
     for node in "${nodes[@]}"; do
-        [[ ${address_of[$node]:-} ]] || fail "$node has no address${INTERFACE:+ on $INTERFACE}: set INTERFACE to one of ip -br address"
+        [[ ${address_of[$node]:-} ]] || fail "$node has no IPv4 address${INTERFACE:+ on $INTERFACE}: set INTERFACE to one of ip -br address"
     done
 }
 

@@ -57,7 +57,8 @@ def test_ranks_are_in_the_order_of_nodes_and_see_the_gpus_of_theirs(workplace, r
     lines = (ROOT / "slurm" / "train.sbatch").read_text().splitlines(keepends=True)
     script = workplace.folder / "train.sbatch"
     script.write_text("".join(line for line in lines if "--gpus-per-node" not in line))
-    found, job = ranks(*options, gpus=gpus, script=script)
+    of_another_job = {"SLURM_GPUS_PER_NODE": 1, "SLURM_TRES_PER_TASK": "cpu:1"}  # in which sbatch was called
+    found, job = ranks(*options, gpus=gpus, script=script, **of_another_job)
     assert list(found) == ["n1", "n2"], job.logs()
     for node, first in (("n1", 0), ("n2", 2)):
         assert [one["RANK"] for one in found[node]] == [str(first), str(first + 1)], job.logs()
@@ -131,10 +132,14 @@ def test_a_projects_script_has_processors_for_two_gpus(ranks) -> None:
 
 
 def test_a_job_that_fails_is_requeued_until_it_saves_no_more(workplace, ranks) -> None:
-    """The trainer fails always, after a checkpoint in the first attempt: a job that comes no further ends."""
+    """The trainer fails always, after a checkpoint in the first attempt: a job that comes no further ends.
+
+    sbatch is called in a job of an array, whose variables it passes on.
+    """
     folder = workplace.folder / "run" / "checkpoints" / "update-000001"
     failing = program(workplace.folder / "failing", f"mkdir -p {folder}; exit 1")
-    _, job = ranks(PYTHON=failing, RESTART=1)
+    of_another_job = {"SLURM_ARRAY_JOB_ID": 1, "SLURM_ARRAY_TASK_ID": 1, "SLURM_HET_SIZE": 2}
+    _, job = ranks(PYTHON=failing, RESTART=1, **of_another_job)
     assert sorted(path.name for path in (job.run / "slurm").iterdir()) == [f"{job.id}-0", f"{job.id}-1"], job.logs()
     assert job.state == "FAILED"
     assert re.search("the trainer has failed: requeued, to resume from the checkpoint: update-000001", job.log())
