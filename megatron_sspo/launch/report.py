@@ -21,7 +21,7 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
     ]
     if "pipeline_model_parallel_layout" in run.megatron:
         lines.append(
-            "these stages have equally many layers each: megatron.pipeline_model_parallel_layout is not followed, and a "
+            "these stages have equally many layers: megatron.pipeline_model_parallel_layout is not followed, and a "
             "stage to which it gives more layers needs more"
         )
     if run.rollouts.engine == "sglang":

@@ -1,4 +1,4 @@
-"""What a job's processes get, whatever options of sbatch and images of containers it has; the trainer is a stand-in."""
+"""Processes of a job under various options of sbatch and images of containers; the trainer is a stand-in."""
 
 import os
 import re

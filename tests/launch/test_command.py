@@ -133,6 +133,19 @@ def test_dry_run_by_slurm(tmp_path, capsys, monkeypatch) -> None:
     assert out.endswith((ROOT / "slurm" / "train.sbatch").read_text())
 
 
+@pytest.mark.parametrize(("image", "python"), [("", sys.executable), ("trainer.sif", "")])
+def test_nemo_run_gets_no_interpreter_of_this_machine_for_a_container(
+    monkeypatch, capfd, tmp_path, image, python
+) -> None:
+    (tmp_path / "python").write_text('#!/bin/sh\necho "PYTHON=$PYTHON"\n')
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("NEMO_RUN_PYTHON", str(tmp_path / "python"))
+    monkeypatch.setenv("RANKS_PER_NODE", "1")
+    monkeypatch.setenv("CONTAINER", image)
+    assert main(arguments(tmp_path, "--on", "nemo-run", "--dry-run")) == 0
+    assert f"PYTHON={python}\n" in capfd.readouterr().out
+
+
 def test_a_folder_of_a_model_is_no_folder_of_a_run(tmp_path, capsys) -> None:
     (tmp_path / "tiny_moe").mkdir()
     (tmp_path / "tiny_moe" / "config.json").write_text('{"model_type": "qwen3"}')
