@@ -9,24 +9,40 @@
 # Relative paths are those of the job's folder: where sbatch was called, or its --chdir. They become absolute here,
 # because steps run in PROJECT and containers mount only absolute paths.
 PROJECT=$(realpath -ms -- "$PROJECT")
-PYTHON=${PYTHON:-$PROJECT/.venv/bin/python}
-SERVER_PYTHON=${SERVER_PYTHON:-$PROJECT/.venv-sglang/bin/python}
-CONTAINER=${CONTAINER:-}
-SERVER_CONTAINER=${SERVER_CONTAINER:-$CONTAINER}
+# pyxis takes for a file only what begins with / or a dot, and everything else for an image of a registry.
+image() {
+    if [[ -e $1 ]]; then realpath -s -- "$1"; else echo "$1"; fi
+}
+CONTAINER=$(image "${CONTAINER:-}")
+SERVER_CONTAINER=$(image "${SERVER_CONTAINER:-$CONTAINER}")
+PYTHON=${PYTHON:-$([[ $CONTAINER ]] && echo python3 || echo "$PROJECT/.venv/bin/python")}
+SERVER_PYTHON=${SERVER_PYTHON:-$([[ $SERVER_CONTAINER ]] && echo python3 || echo "$PROJECT/.venv-sglang/bin/python")}
 MOUNTS=${MOUNTS:-}
 INTERFACE=${INTERFACE:-}
-RUN=$(realpath -ms -- "${RUN:-$PROJECT/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID}")
+RUN=$(realpath -ms -- "${RUN:-$PROJECT/${folder:-runs}/$SLURM_JOB_NAME-$SLURM_JOB_ID}")
 
 export PYTHONPATH=$PROJECT${PYTHONPATH:+:$PYTHONPATH}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false
 if [[ $INTERFACE ]]; then export GLOO_SOCKET_IFNAME=$INTERFACE NCCL_SOCKET_IFNAME=$INTERFACE; fi
+# srun reads these as its own options. They are sbatch's, and would contradict `step`: tasks dealt out over the nodes in
+# turn, GPUs bound to single tasks or asked for in two ways, an environment without what is set here (--export).
+export SLURM_EXPORT_ENV=ALL
+unset SLURM_{DISTRIBUTION,EXACT,EXCLUSIVE,HINT,THREADS_PER_CORE,CORE_SPEC} SLURM_{CPU,GPU,MEM,TRES}_BIND \
+    SLURM_{CPUS,MEM,NTASKS}_PER_GPU SLURM_{CPUS,TRES}_PER_TASK SLURM_MEM_PER_{CPU,NODE} SLURM_NTASKS_PER_{CORE,SOCKET} \
+    SLURM_GPUS SLURM_GPUS_PER_{NODE,SOCKET,TASK} SLURM_HET_SIZE
+# 16(x2),8: the processors of the job's nodes. A step asks for as many on each as the smallest has.
+cpus_of_node=$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sort -n | grep -om 1 '^[0-9]*')
 
 # SLURM_JOB_ID of the first element of an array is also the number of the whole array, so that Slurm would act on the
-# whole array. ARRAY_ELEMENT names one element.
+# whole array. ARRAY_ELEMENT names one element. If sbatch was called in an array's job, these variables are that job's.
+shown=$(scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
 job_id=$SLURM_JOB_ID
-if [[ ${SLURM_ARRAY_TASK_ID:-} ]]; then job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+if [[ $shown == *"ArrayJobId=${SLURM_ARRAY_JOB_ID:-} ArrayTaskId=${SLURM_ARRAY_TASK_ID:-} "* ]]; then
+    job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+fi
 attempt=$RUN/slurm/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
-first_port=$((20000 + SLURM_JOB_ID % 1000 * 12)) # twelve ports for each job, below the kernel's ephemeral ports
+# twelve ports for each job, below the kernel's ephemeral ports, and others for the next attempt
+first_port=$((20000 + (SLURM_JOB_ID + 97 * ${SLURM_RESTART_COUNT:-0}) % 1000 * 12))
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 declare -A address_of=()
 GLOO_INTERFACES=""
@@ -65,6 +81,12 @@ join() {
 # begin: makes the folders, checks that every node sees them, and finds the address of every node. Gloo would listen at the
 # address of the host's own name; where that is 127.0.1.1, as on Debian, GLOO_INTERFACES gets the node and its interface.
 begin() {
+    [[ $shown != *HetJobId=* ]] ||
+        fail "a heterogeneous job would run on its first part alone: sbatch --nodes=... without ':' and #SBATCH hetjob; roles share the nodes by SERVER_NODES"
+    local name
+    for name in CONTAINER SERVER_CONTAINER; do
+        [[ ${!name} != *.@(sqsh|sif) || -e ${!name} ]] || fail "$name=${!name} does not exist in $PWD: write the whole path of the image"
+    done
     mkdir -p "$attempt" || fail "cannot make $attempt: choose a folder that all nodes share, with RUN=..."
     say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, attempt ${SLURM_RESTART_COUNT:-0}, logs in $attempt"
     local report node kind value
@@ -77,7 +99,7 @@ begin() {
             address=$(ip -4 -oneline address show "$interface" | awk "{ sub(\"/.*\", \"\", \$4); print \$4; exit }")
         else
             address=$(getent ahostsv4 "$SLURMD_NODENAME" | awk "\$1 !~ /^127\./ { print \$1; exit }")
-            address=${address:-$(hostname -I | cut -d " " -f 1)}
+            address=${address:-$(hostname -I | tr " " "\n" | grep -m 1 "^[0-9.]*$")}
             own=$(getent ahosts "$(hostname)" | awk "{ print \$1; exit }")
             if [[ ! ${GLOO_SOCKET_IFNAME:-} && ${own:-127.0.0.1} == @(127.*|::1) ]]; then
                 name=$(ip -4 -oneline address | awk -v own="$address" "{ sub(\"/.*\", \"\", \$4) } \$4 == own { print \$2; exit }")
@@ -85,7 +107,7 @@ begin() {
             fi
         fi
         echo "$SLURMD_NODENAME address $address"' _ "$INTERFACE" "$attempt" "$PROJECT") ||
-        fail "some nodes did not answer within two minutes: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | xargs)"
+        fail "srun has not run on all of ${nodes[*]} within two minutes: its messages are above"
     while read -r node kind value; do
         if [[ $kind == missing ]]; then fail "$node does not see $value: use a folder that all nodes share"; fi
         if [[ $kind == interface ]]; then
@@ -96,7 +118,7 @@ begin() {
     done <<<"$report"
     export GLOO_INTERFACES
     for node in "${nodes[@]}"; do
-        [[ ${address_of[$node]:-} ]] || fail "$node has no address${INTERFACE:+ on $INTERFACE}: set INTERFACE to one of ip -br address"
+        [[ ${address_of[$node]:-} ]] || fail "$node has no IPv4 address${INTERFACE:+ on $INTERFACE}: set INTERFACE to one of ip -br address"
     done
 }
 
@@ -105,25 +127,36 @@ on_each_node() {
     local seconds=$1
     shift
     timeout "$seconds" srun --overlap --nodes="${#nodes[@]}" --ntasks="${#nodes[@]}" --ntasks-per-node=1 --mem=0 \
-        --mpi=none --kill-on-bad-exit=0 "$@"
+        --gres=none --mpi=none --kill-on-bad-exit=0 "$@"
 }
 
 # step ROLE CONTAINER TASKS_PER_NODE NODES COMMAND...: starts one srun, with a log for each node. NODES are separated by
 # commas.
 step() {
-    local role=$1 container=$2 per_node=$3 chosen=$4 options=()
+    local role=$1 container=$2 per_node=$3 chosen=$4 options=() inside=() name
     shift 4
     local commas=${chosen//[!,]/}
-    local count=$((${#commas} + 1)) cpus=$((SLURM_CPUS_ON_NODE / per_node))
-    if [[ $container ]]; then
-        options=(--container-image="$container" --container-workdir="$PROJECT" --no-container-mount-home
-            --container-mounts="$PROJECT:$PROJECT,${SWEEP:-$RUN}:${SWEEP:-$RUN}${MOUNTS:+,$MOUNTS}")
+    local count=$((${#commas} + 1)) cpus=$((cpus_of_node / per_node))
+    local mounts=$PROJECT:$PROJECT,${SWEEP:-$RUN}:${SWEEP:-$RUN}${MOUNTS:+,$MOUNTS}
+    [[ ! ${SLURM_GPUS_ON_NODE:-} ]] || options+=(--gpus-per-node="$SLURM_GPUS_ON_NODE")
+    if [[ $container == *.sif ]]; then
+        inside=(apptainer exec --nv --no-home --bind "$mounts" --pwd "$PROJECT" "$container")
+    elif [[ $container ]]; then
+        options+=(--container-image="$container" --container-mounts="$mounts" --container-workdir="$PROJECT"
+            --no-container-mount-home)
+    fi
+    if [[ $container ]]; then # the image's own variables win over the job's, except for those that are set within it
+        # shellcheck disable=SC2016 # expanded in the container
+        inside+=(bash -c 'PYTHONPATH=$1${PYTHONPATH:+:$PYTHONPATH} exec env "${@:2}"' _ "$PROJECT")
+        for name in OMP_NUM_THREADS MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME; do
+            [[ ! ${!name:-} ]] || inside+=("$name=${!name}")
+        done
     fi
     # --wait instead of --kill-on-bad-exit: a trainer's exit code that requests a requeue is not a failure
     exec srun --overlap --nodes="$count" --nodelist="$chosen" --ntasks=$((count * per_node)) \
-        --ntasks-per-node="$per_node" --cpus-per-task="$((cpus ? cpus : 1))" --cpu-bind=none --mem=0 \
-        --mpi=none --wait=60 --kill-on-bad-exit=0 --chdir="$PROJECT" --output="${attempt//%/%%}/$role-%N.log" \
-        --open-mode=append "${options[@]}" "$@"
+        --ntasks-per-node="$per_node" --cpus-per-task="$cpus" --distribution=block --cpu-bind=none \
+        --mem=0 --mpi=none --wait=60 --kill-on-bad-exit=0 --chdir="$PROJECT" --output="${attempt//%/%%}/$role-%N.log" \
+        --open-mode=append "${options[@]}" "${inside[@]}" "$@"
 }
 
 # end_steps: kills the steps of this job that still run. If Slurm ends the job, Slurm kills the steps, and this function
@@ -159,6 +192,8 @@ end_with_log() {
     wait "$2"
     local code=$?
     last_lines "$1"
+    [[ ! $CONTAINER$SERVER_CONTAINER ]] ||
+        say "a container sees $PROJECT, $RUN and ${MOUNTS:-no MOUNTS}: any other folder needs MOUNTS=/folder:/folder"
     wait_for_lost_node
     fail "the $1 $(how "$code")${3:+; $3}"
 }

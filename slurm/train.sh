@@ -4,7 +4,8 @@
 set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=job.sh
 . "$PROJECT/slurm/job.sh"
-check_numbers SERVER_NODES SERVERS_PER_NODE RANKS_PER_NODE
+RESTART=${RESTART:-0}
+check_numbers SERVER_NODES SERVERS_PER_NODE RANKS_PER_NODE RESTART
 
 STOPPED_BY_SIGNAL=85 # megatron_sspo/processes/stop.py: saved, to be requeued
 STOPPED_BY_FILE=86   # saved, and a user wanted it to end
@@ -57,6 +58,8 @@ divide_nodes() {
     ((RANKS_PER_NODE)) || fail "RANKS_PER_NODE=0 leaves no trainer on a node: write 1 or more"
     ((SERVER_NODES < ${#nodes[@]})) ||
         fail "SERVER_NODES=$SERVER_NODES leaves no trainer among ${#nodes[@]} nodes: sbatch --nodes=$((SERVER_NODES + 1)) or more"
+    ((RANKS_PER_NODE <= cpus_of_node)) ||
+        fail "RANKS_PER_NODE=$RANKS_PER_NODE is more than the job's processors on a node ($cpus_of_node): sbatch --cpus-per-task=$((8 * RANKS_PER_NODE)), or --exclusive"
     train_nodes=$(join "${nodes[@]:SERVER_NODES}")
     server_nodes=$train_nodes
     if ((SERVER_NODES)); then server_nodes=$(join "${nodes[@]:0:SERVER_NODES}"); fi
@@ -100,7 +103,7 @@ start_trainer() {
 # Waits until the trainer has ended; ends the job if the servers fail.
 watch() {
     while all_running "$trainer"; do
-        if [[ $servers ]] && ! all_running "$servers" && [[ ! $ended ]]; then end_with_log server "$servers" "the newest checkpoint: $(newest_checkpoint)"; fi
+        if [[ $servers ]] && ! all_running "$servers" && [[ ! $ended ]]; then end_or_restart server "$servers"; fi
         pause
     done
 }
@@ -128,8 +131,21 @@ finish() {
         end_steps
         say "stopped by $RUN/stop, and not requeued: RUN=$RUN sbatch ... resumes from $(newest_checkpoint)"
         ;;
-    *) end_with_log trainer "$trainer" "the newest checkpoint: $(newest_checkpoint)" ;;
+    *) end_or_restart trainer "$trainer" ;;
     esac
+}
+
+# end_or_restart ROLE PID: ends the job because a role has failed. With RESTART=1 it is requeued instead if this attempt has
+# saved a checkpoint, so that an error that comes again at the same update ends it.
+end_or_restart() {
+    local reached
+    reached=$(newest_checkpoint)
+    if ((RESTART)) && [[ $reached != "$newest" ]]; then
+        last_lines "$1"
+        wait_for_lost_node
+        requeue "the $1 has failed" "$newest"
+    fi
+    end_with_log "$1" "$2" "the newest checkpoint: $reached"
 }
 
 # requeue REASON NEWEST: requeues the job. It fails at the time limit if there is no checkpoint newer than NEWEST.

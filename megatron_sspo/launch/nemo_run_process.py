@@ -33,7 +33,8 @@ def run_module(module: str, arguments: Sequence[str], job: slurm.SlurmJob, *, ex
     command = [python, "-c", f"import sys; from {module} import main; sys.exit(main())", *arguments]
     command += [f"--sbatch={shlex.join(job.options)}", f"--executor={executor}", *(["--dry-run"] if dry_run else [])]
     environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
-    environment.setdefault("PYTHON", sys.executable)
+    if executor == "local" or "CONTAINER" not in job.variables:
+        environment.setdefault("PYTHON", sys.executable)
     environment.setdefault("COLUMNS", "200")  # the width to which NeMo-Run wraps what it prints, scripts included
     end_with_this_process = partial(exit_with_parent, os.getpid())
     return subprocess.run(

@@ -19,6 +19,11 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
         f"a checkpoint takes {_gb(checkpoint_bytes(run, config))} GB, and a rank needs "
         f"{_gb(host_bytes(run, config))} GB of its host's memory to save it",
     ]
+    if "pipeline_model_parallel_layout" in run.megatron:
+        lines.append(
+            "these stages have equally many layers: megatron.pipeline_model_parallel_layout is not followed, and a "
+            "stage to which it gives more layers needs more"
+        )
     if run.rollouts.engine == "sglang":
         server = run.rollouts.options.get("server") or {}
         tp_size, dtype = int(server.get("tp_size", 1)), str(server.get("dtype", run.model.dtype))

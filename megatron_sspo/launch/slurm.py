@@ -28,8 +28,16 @@ VARIABLES = (
     "MOUNTS",
     "INTERFACE",
     "PROJECT",
+    "RESTART",
 )
 _FOLDERS = ("RUN", "SERVERS")
+_IMAGES = ("CONTAINER", "SERVER_CONTAINER")
+# sbatch refuses a job that asks for one thing in several of these ways, and its options do not replace another one's.
+_SAME = (
+    ("gpus-per-node", "gpus", "gpus-per-task"),
+    ("mem", "mem-per-gpu", "mem-per-cpu"),
+    ("cpus-per-task", "cpus-per-gpu"),
+)
 SCRIPT = "slurm/train.sbatch"
 SWEEP_SCRIPT = "slurm/sweep.sbatch"
 _SHARED = Path("slurm/job.sh")  # every script sources it
@@ -90,9 +98,12 @@ class SlurmJob:
     def environment(self) -> dict[str, str]:
         """The variables, the project, and an interpreter if the project has none: a job cannot find these itself.
 
-        Folders are absolute, because the job's working folder is the project, not the one where RUN was set.
+        Folders, and images that are files, are absolute: the job's working folder is the project, not the one where
+        RUN was set.
         """
-        folders = {name: str(Path(self.variables[name]).absolute()) for name in _FOLDERS if name in self.variables}
+        paths = [name for name in (*_FOLDERS, *_IMAGES) if name in self.variables]
+        paths = [name for name in paths if name in _FOLDERS or Path(self.variables[name]).exists()]
+        folders = {name: str(Path(self.variables[name]).absolute()) for name in paths}
         found = {**self.variables, **folders, "PROJECT": str(self.project)}
         if not (self.project / ".venv" / "bin" / "python").exists() and "CONTAINER" not in found:
             found.setdefault("PYTHON", sys.executable)
@@ -109,8 +120,18 @@ class SlurmJob:
 
     def all_options(self) -> dict[str, str]:
         """Returns the sbatch options in effect, name -> value: later ones, and the job's over the script's, win."""
-        words = [*self._script_options(), *self.options]
-        return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
+        return _by_name([*self._script_options(), *self.options])
+
+    def check_options(self) -> None:
+        """Raises UserError if sbatch would refuse an option beside one of the script."""
+        script, given = _by_name(self._script_options()), _by_name(self.options)
+        for names in _SAME:
+            for own in script.keys() & set(names):
+                for other in given.keys() & set(names) - {own}:
+                    raise UserError(
+                        f"{self.script} has --{own}={script[own]}, beside which sbatch takes no --{other}: write "
+                        f"--sbatch=--{own}=..., or edit the script"
+                    )
 
     def _script_options(self) -> list[str]:
         """Returns the options of the script's lines `#SBATCH`, which end for sbatch at the script's first command."""
@@ -186,8 +207,36 @@ def _split(text: str, what: str, *, comments: bool = False) -> list[str]:
     return options
 
 
+def _by_name(words: Sequence[str]) -> dict[str, str]:
+    """Returns options as name -> value; of several with one name, the last counts."""
+    return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
+
+
+def _gpus_per_node(given: Mapping[str, str], nodes: int) -> int | None:
+    """Returns the number of GPUs that sbatch's options give each of the nodes, or None if it is not known here."""
+    gres = [part for part in given.get("gres", "").split(",") if part.partition(":")[0] == "gpu"]
+    if gres:
+        return _sum(gres, default="1")
+    if "gpus-per-node" in given:
+        return _sum(given["gpus-per-node"].split(","))
+    if "gpus-per-task" in given:
+        per_task, tasks = _sum(given["gpus-per-task"].split(",")), _sum([given.get("ntasks-per-node", "1")])
+        return per_task * tasks if per_task and tasks and "ntasks" not in given else None
+    total = _sum(given.get("gpus", "").split(","))
+    if total and total % nodes:
+        raise UserError(f"--gpus={given['gpus']} is not the same number on each of {nodes} nodes: use --gpus-per-node")
+    return total and total // nodes
+
+
+def _sum(parts: Sequence[str], default: str = "") -> int | None:
+    """Returns the sum of parts such as `8`, `h100:8` or `gpu:h100:8`; None if one has no number and no default."""
+    ends = [part.rpartition(":")[2] for part in parts]
+    ends = [end if end.isascii() and end.isdecimal() else default for end in ends]
+    return sum(map(int, ends)) if all(ends) else None
+
+
 def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
-    """Checks that the job's trainer nodes hold as many ranks as a layout has, if both numbers are known here.
+    """Checks that sbatch takes the options, and that the trainer nodes hold as many ranks as a layout, where known.
 
     A range of nodes, `--nodes=2-3`, needs a layout for each number in it.
 
@@ -197,24 +246,24 @@ def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
     Raises:
         UserError: the numbers differ; the message has both and says how to change them.
     """
+    job.check_options()
     given = job.all_options()
-    gpus = given.get("gpus-per-node", "")
     for name in ("SERVER_NODES", "SERVERS_PER_NODE", "RANKS_PER_NODE"):
         value = job.variables.get(name)
         if value and not re.fullmatch(r"0|[1-9]\d{0,5}", value):
             raise UserError(f"{name} is {value!r}: write a whole number, such as {name}=1")
     if job.variables.get("RANKS_PER_NODE") == "0":
         raise UserError("RANKS_PER_NODE=0 leaves no trainer on a node: write 1 or more")
-    numbers = (job.variable("SERVER_NODES"), job.variable("RANKS_PER_NODE") or gpus)
-    server_nodes, ranks = (int(number) if number.isascii() and number.isdecimal() else None for number in numbers)
+    server_nodes = _sum([job.variable("SERVER_NODES")])
     nodes = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", given.get("nodes", ""))
-    if nodes is None or server_nodes is None or ranks is None:
+    if nodes is None or server_nodes is None:
         return
     fewest, most = int(nodes[1]), int(nodes[2] or nodes[1])
     if not 1 <= fewest <= most:
         raise UserError(f"the job asks for --nodes={nodes[0]}, which is no number of nodes: write it as --nodes=2-5")
     for number in range(fewest, most + 1):
-        if (number - server_nodes) * ranks not in sizes:
+        ranks = _sum([job.variable("RANKS_PER_NODE")]) or _gpus_per_node(given, number)
+        if ranks is not None and (number - server_nodes) * ranks not in sizes:
             needed = " or ".join(map(str, sorted(sizes)))
             raise UserError(
                 f"the job {'may get' if nodes[2] else 'has'} {number} nodes, {server_nodes} of them for servers, with "

@@ -144,7 +144,7 @@ def check_port() -> None:
         return
     if not port.isdecimal() or not 1 <= int(port) <= 65_535:
         raise UserError(f"MASTER_PORT is {port!r}: it must be a number from 1 to 65,535")
-    check_free("", int(port), "set MASTER_PORT to a free port")
+    check_free("", int(port), "set MASTER_PORT to a free port, or submit a job of slurm/ again, whose number sets it")
 
 
 def check_servers(urls: Sequence[str], tp_size: int = 1) -> None:

@@ -116,8 +116,15 @@ class Workplace:
         """The file that makes rewards wait, and so the run, as long as it exists."""
         return self.folder / "hold"
 
-    def submit(self, script: str, *arguments: str, options: tuple[str, ...] = (), **variables: object) -> Job:
-        """Runs `sbatch OPTIONS slurm/SCRIPT ARGUMENTS` with these variables."""
+    def submit(
+        self,
+        script: str | Path,
+        *arguments: str,
+        options: tuple[str, ...] = (),
+        gpus: str = "--gpus-per-node=2",
+        **variables: object,
+    ) -> Job:
+        """Runs `sbatch GPUS OPTIONS slurm/SCRIPT ARGUMENTS` with these variables; SCRIPT may be an absolute path."""
         given = {
             "PROJECT": ROOT,
             "PYTHON": sys.executable,
@@ -132,7 +139,7 @@ class Workplace:
             "HF_HUB_OFFLINE": "1",
             **{name: str(value) for name, value in given.items()},
         }
-        command = ["sbatch", "--parsable", "--gpus-per-node=2", *options, str(ROOT / "slurm" / script), *arguments]
+        command = ["sbatch", "--parsable", *gpus.split(), *options, str(ROOT / "slurm" / script), *arguments]
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         self.jobs.append(Job(done.stdout.strip(), self.folder))

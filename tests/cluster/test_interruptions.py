@@ -61,7 +61,9 @@ def test_a_time_limit(workplace, other_workplace) -> None:
 
 def test_a_job_of_more_weight_takes_the_node_of_servers_and_trainers_in_containers(workplace) -> None:
     """Pre-emption sends SIGTERM to all processes at once: the servers must run until the trainer has ended."""
-    images = {"CONTAINER": "trainer.sqsh", "SERVER_CONTAINER": "sglang.sqsh", "MOUNTS": "/data:/data:ro"}
+    for name in ("trainer.sqsh", "sglang.sqsh"):
+        (workplace.folder / name).touch()
+    images = {"CONTAINER": "trainer.sqsh", "SERVER_CONTAINER": "sglang.sqsh", "MOUNTS": "/usr:/data:ro"}
     job = workplace.train(
         options=("--nodes=1",),
         SERVER_NODES=0,
@@ -93,9 +95,9 @@ def check_environment(image, job, role):
     pid = next(pid for pid, line in processes("n1").items() if role in line and not line.startswith("srun "))
     variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
     environment = dict(variable.split("=", 1) for variable in variables if "=" in variable)
-    assert environment["PYXIS_STUB_CONTAINER_IMAGE"] == image
+    assert environment["PYXIS_STUB_CONTAINER_IMAGE"] == str(job.folder / image)
     assert environment["PYXIS_STUB_CONTAINER_WORKDIR"] == str(ROOT)
-    assert environment["PYXIS_STUB_CONTAINER_MOUNTS"] == f"{ROOT}:{ROOT},{job.run}:{job.run},/data:/data:ro"
+    assert environment["PYXIS_STUB_CONTAINER_MOUNTS"] == f"{ROOT}:{ROOT},{job.run}:{job.run},/usr:/data:ro"
     assert environment["GLOO_SOCKET_IFNAME"] == "eth0"
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
     return pid

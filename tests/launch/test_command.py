@@ -48,6 +48,17 @@ def test_check_prints_what_each_rank_needs(tmp_path, capsys) -> None:
     assert not (tmp_path / "tiny_moe").exists()
 
 
+def test_check_says_that_it_takes_a_pipeline_of_ones_own_for_an_even_one(tmp_path, capsys) -> None:
+    sets = (
+        "parallel.pipeline=2",
+        "parallel.data=1",
+        "parallel.expert=1",
+        "megatron.pipeline_model_parallel_layout=Et|t*3L",
+    )
+    assert main(arguments(tmp_path, "--check", *(f"--set={one}" for one in sets))) == 0
+    assert "megatron.pipeline_model_parallel_layout is not followed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("field", ["reward", "evaluation.sets.additions.reward", "rollouts.agent"])
 def test_check_builds_the_parts_of_ones_own(tmp_path, capsys, field) -> None:
     file = tmp_path / "parts.py"
@@ -120,6 +131,19 @@ def test_dry_run_by_slurm(tmp_path, capsys, monkeypatch) -> None:
         f"sbatch --nodes=3 '--comment=two words' slurm/train.sbatch {RECIPE} --set seed=3\n"
     )
     assert out.endswith((ROOT / "slurm" / "train.sbatch").read_text())
+
+
+@pytest.mark.parametrize(("image", "python"), [("", sys.executable), ("trainer.sif", "")])
+def test_nemo_run_gets_no_interpreter_of_this_machine_for_a_container(
+    monkeypatch, capfd, tmp_path, image, python
+) -> None:
+    (tmp_path / "python").write_text('#!/bin/sh\necho "PYTHON=$PYTHON"\n')
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("NEMO_RUN_PYTHON", str(tmp_path / "python"))
+    monkeypatch.setenv("RANKS_PER_NODE", "1")
+    monkeypatch.setenv("CONTAINER", image)
+    assert main(arguments(tmp_path, "--on", "nemo-run", "--dry-run")) == 0
+    assert f"PYTHON={python}\n" in capfd.readouterr().out
 
 
 def test_a_folder_of_a_model_is_no_folder_of_a_run(tmp_path, capsys) -> None:
@@ -217,9 +241,13 @@ def test_lines_of_options_are_read_as_sbatch_does_or_refused(tmp_path, lines, fo
 def test_relative_folders_are_those_of_the_command(tmp_path, monkeypatch) -> None:
     (tmp_path / "mine").symlink_to(ROOT)
     monkeypatch.chdir(tmp_path)
-    job = SlurmJob(recipe=RECIPE, variables={"PROJECT": "mine", "RUN": "runs/old", "SERVERS": "servers"})
+    (tmp_path / "trainer.sqsh").touch()
+    images = {"CONTAINER": "trainer.sqsh", "SERVER_CONTAINER": "nvcr.io#nvidia/pytorch:24.01"}
+    job = SlurmJob(recipe=RECIPE, variables={"PROJECT": "mine", "RUN": "runs/old", "SERVERS": "servers", **images})
     assert job.run_folder == tmp_path / "runs" / "old"
-    assert {name: job.environment[name] for name in ("PROJECT", "RUN", "SERVERS")} == {
+    assert job.environment == {
+        **images,
+        "CONTAINER": f"{tmp_path}/trainer.sqsh",
         "PROJECT": f"{tmp_path}/mine",
         "RUN": f"{tmp_path}/runs/old",
         "SERVERS": f"{tmp_path}/servers",
@@ -253,6 +281,43 @@ def test_an_empty_variable_has_its_default_as_in_a_shell(tmp_path, monkeypatch) 
 def test_a_number_that_is_none_is_left_to_sbatch() -> None:
     check_size(SlurmJob(recipe=RECIPE, options=["--nodes=3", "--gpus-per-node=²"]), {64})
     check_size(SlurmJob(recipe=RECIPE, options=["--nodes=٣", "--gpus-per-node=8"]), {64})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--gres=gpu:4", "with 4 ranks on each of the others"),
+        ("--gres=gpu:h100:4,nvme:1", "with 4 ranks on each of the others"),
+        ("--gres=gpu", "with 1 ranks on each of the others"),
+        ("--gpus-per-node=h100:4", "with 4 ranks on each of the others"),
+        ("--gpus-per-node=4", "with 4 ranks on each of the others"),
+        ("--gpus-per-node=8", ""),
+        ("--gres=nvme:1", ""),
+        ("--gpus=24", "has --gpus-per-node=8, beside which sbatch takes no --gpus: write --sbatch=--gpus-per-node=..."),
+        ("--gpus-per-task=1", "has --gpus-per-node=8, beside which sbatch takes no --gpus-per-task"),
+        ("--mem-per-gpu=100G", "has --mem=0, beside which sbatch takes no --mem-per-gpu: write --sbatch=--mem=..., or"),
+        ("own --gpus=24", ""),
+        ("own --gpus=h100:12", "with 4 ranks on each of the others"),
+        ("own --gpus=25", "--gpus=25 is not the same number on each of 3 nodes: use --gpus-per-node"),
+        ("own --gpus-per-task=1 --ntasks-per-node=4", "with 4 ranks on each of the others"),
+        ("own --gpus-per-task=8", ""),
+        ("own --gpus-per-task=1 --ntasks=12", ""),
+    ],
+)
+def test_gpus_in_each_way_of_slurm_are_compared_with_the_layout(tmp_path, options, message) -> None:
+    """Three nodes, one of them for servers, and a layout of 16 ranks; `own` is a script that asks for no GPUs."""
+    (tmp_path / "slurm").mkdir()
+    text = (ROOT / "slurm" / "train.sbatch").read_text()
+    if options.startswith("own "):
+        text = text.replace("#SBATCH --gpus-per-node=8\n", "")
+    (tmp_path / "slurm" / "train.sbatch").write_text(text)
+    given = split_options(options.removeprefix("own "))
+    job = SlurmJob(recipe=RECIPE, variables={"PROJECT": str(tmp_path)}, options=given)
+    if message:
+        with pytest.raises(UserError, match=re.escape(message)):
+            check_size(job, {16})
+    else:
+        check_size(job, {16})
 
 
 def test_a_range_of_nodes_needs_a_layout_for_each_number() -> None:

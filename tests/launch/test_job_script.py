@@ -21,6 +21,7 @@ def run(
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NAME": "job",
         "SLURM_JOB_NODELIST": "n1",
+        "SLURM_JOB_CPUS_PER_NODE": "16(x2),4",
         "SLURM_SUBMIT_DIR": str(folder),
         "PROJECT": str(folder),
         **(variables or {}),
@@ -100,8 +101,33 @@ def test_a_relative_folder_is_one_of_the_folder_of_sbatch(tmp_path, given, expec
 
 
 def test_a_percent_sign_in_a_folder_is_no_pattern_of_srun(tmp_path) -> None:
-    done = run(tmp_path, 'SLURM_CPUS_ON_NODE=1; step server "" 1 n1 true', {"RUN": "a%j"}, srun='printf "%s\n" "$@"')
+    done = run(tmp_path, 'step server "" 1 n1 true', {"RUN": "a%j"}, srun='printf "%s\n" "$@"')
     assert f"--output={tmp_path}/a%%j/slurm/7-0/server-%N.log" in done.stdout.splitlines(), done.stderr
+
+
+def test_a_conversion_leaves_nothing_among_the_runs(tmp_path) -> None:
+    (tmp_path / "slurm").symlink_to(ROOT / "slurm")
+    says = "if [[ $1 == show ]]; then echo n1; fi"
+    answers = 'if [[ $* == *" _ "* ]]; then echo n1 address 10.0.0.7; fi'
+    done = run(tmp_path, f"unset RUN; . {ROOT}/slurm/convert.sbatch from to", scontrol=says, srun=answers)
+    assert done.stdout.endswith(f"done: {tmp_path}/logs/job-7/slurm/7-0\n"), done.stdout + done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ["", "", "{}/.venv/bin/python", "{}/.venv-sglang/bin/python"]),
+        ({"CONTAINER": "a.sqsh"}, ["{}/a.sqsh", "{}/a.sqsh", "python3", "python3"]),
+        ({"CONTAINER": "nvcr.io#nvidia/pytorch:24.01"}, [*["nvcr.io#nvidia/pytorch:24.01"] * 2, "python3", "python3"]),
+        ({"SERVER_CONTAINER": "./a.sqsh", "PYTHON": "/p"}, ["", "{}/a.sqsh", "/p", "python3"]),
+    ],
+)
+def test_images_and_their_interpreters(tmp_path, variables, expected) -> None:
+    """pyxis takes for a file only what begins with / or a dot."""
+    (tmp_path / "a.sqsh").touch()
+    shown = 'printf "%s\\n" "$CONTAINER" "$SERVER_CONTAINER" "$PYTHON" "$SERVER_PYTHON"'
+    assert run(tmp_path, shown, variables).stdout.splitlines() == [one.format(tmp_path) for one in expected]
 
 
 @pytest.mark.parametrize("value", ["-1", "08", "2x", "two", "", " 1", "1 2", "9" * 20, "a[$(touch x)]"])

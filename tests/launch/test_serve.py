@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from megatron_sspo.__main__ import main
+from megatron_sspo.rollout.servers.process import find_python
 
 RECIPE = "examples/tiny_moe.py"
 
@@ -51,3 +52,9 @@ def assert_refused(folder, capsys, arguments: list[str], message: str) -> None:
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(folder.iterdir())
+
+
+def test_an_interpreter_may_be_a_name_on_the_path(monkeypatch, tmp_path) -> None:
+    (tmp_path / "python-of-image").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_python("python-of-image") == tmp_path / "python-of-image"

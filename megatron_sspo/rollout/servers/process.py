@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -185,7 +186,7 @@ def find_python(given: str | None) -> Path:
         UserError: the interpreter does not exist.
     """
     found = [folder / ".venv-sglang" / "bin" / "python" for folder in (Path.cwd(), Path(__file__).parents[3])]
-    python = Path(given) if given else next((path for path in found if path.exists()), found[0])
+    python = Path(shutil.which(given) or given) if given else next((path for path in found if path.exists()), found[0])
     if not python.exists():
         raise UserError(
             f"there is no {python} to run SGLang's server: `make install-sglang` creates an environment for CPUs in "
