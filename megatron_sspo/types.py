@@ -26,6 +26,8 @@ class Prompt:
     answer: str  # the gold answer
     demonstration: str = ""  # a worked response, for the warm start
     messages: tuple[Mapping[str, Any], ...] = ()  # the chat that `tokens` renders, for agents
+    tools: tuple[Mapping[str, Any], ...] = ()  # the tools that `tokens` describes, for agents
+    prefill: str = ""  # the thoughts that `tokens` opens at its end, "<think>\n", which a response continues
     metadata: Mapping[str, Any] = field(default_factory=dict)  # the other fields of the row
     draw: int = 0  # the number of earlier groups of the same generation that have this prompt
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from megatron_sspo.data.canonical import canonical
-from megatron_sspo.data.row import Dropped, Row, count_dropped
-from megatron_sspo.data.template import MAX_CHARACTERS, messages_of, render
+from megatron_sspo.data.row import Dropped, Row, count_dropped, describe_columns
+from megatron_sspo.data.template import MAX_CHARACTERS, messages_of, prefill_of, render
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
@@ -61,11 +61,13 @@ class PromptStream:
             )
         tokens = _tokenize([text for _, text in rendered], tokenizer)
         pairs = [(row, found) for (row, _), found in zip(rendered, tokens, strict=True)]
+        prefills = {row.id: prefill_of(text) for row, text in rendered}
         if overlong == "drop":
             pairs, too_many = _drop_long(pairs, max_tokens)
             self._dropped += long + too_many
         _check_lengths(pairs, max_tokens)
-        self._prompts = [_to_prompt(row, tokens, system) for row, tokens in pairs]
+        self._prompts = [_to_prompt(row, tokens, system, prefills[row.id]) for row, tokens in pairs]
+        self._columns = list(dict.fromkeys((row.subset, row.columns) for row in kept))
         self._draw_rates = rates = _draw_rates([row for row, _ in pairs], seed)
         self._content = digest_of(self._prompts, repr(rates) if rates else "")
         self._seed = seed
@@ -83,6 +85,14 @@ class PromptStream:
     def dropped(self) -> list[Dropped]:
         """All rows that were left out: by the source, as evaluation questions, or as too long."""
         return list(self._dropped)
+
+    @property
+    def columns(self) -> list[str]:
+        """What the columns of the source's records became, a line for each set of a mixture: see `describe_columns`."""
+        by_set: dict[str, list[tuple[str, str]]] = {}
+        for subset, columns in self._columns:
+            by_set.setdefault(subset, []).extend(columns)
+        return [f"{name}: " * bool(name) + describe_columns(columns) for name, columns in by_set.items() if columns]
 
     def digest(self) -> str:
         """Returns a hash of all prompts with their demonstrations, and of how often they are drawn."""
@@ -241,12 +251,14 @@ def _check_lengths(pairs: Sequence[Pair], max_tokens: int) -> None:
             raise UserError(f"the prompt of {row.id} has no tokens: does the tokenizer know its characters?")
 
 
-def _to_prompt(row: Row, tokens: Sequence[int], system: str) -> Prompt:
+def _to_prompt(row: Row, tokens: Sequence[int], system: str, prefill: str) -> Prompt:
     return Prompt(
         id=row.id,
         tokens=tuple(tokens),
         answer=row.answer,
         demonstration=row.demonstration,
         messages=tuple(messages_of(row, system)),
+        tools=tuple(row.tools),
+        prefill=prefill,
         metadata=row.metadata,
     )

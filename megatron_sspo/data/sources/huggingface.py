@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Fields, Record, Row, row_from_record
-from megatron_sspo.data.sources import narrow_floats
+from megatron_sspo.data.sources import arrow_values
 from megatron_sspo.errors import UserError
 
 
@@ -60,7 +60,7 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
         raise _unreadable(name, split, config, error) from error
     if columns:
         dataset = dataset.select_columns([column for column in dataset.column_names if column in columns])
-    read = narrow_floats.reader_of(dataset.features.arrow_schema)
+    read = arrow_values.reader_of(dataset.features.arrow_schema)
     rows = iter(dataset)
     for number in range(1, len(dataset) + 1):
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatron_sspo.data.other_format import check_is_parquet
 from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_record
-from megatron_sspo.data.sources import narrow_floats
+from megatron_sspo.data.sources import arrow_values
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.files.reading import open_file
 
@@ -58,7 +58,7 @@ def records(path: str | Path, columns: Sequence[str] = ()) -> Iterator[Record]:
         if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
             raise UserError(f"{path} has two columns {short_repr(twice[0])}, of which one would be lost: rename one")
         wanted = [name for name in file.schema_arrow.names if name in columns or not columns]
-        read, rows_before = narrow_floats.reader_of(file.schema_arrow), 0
+        read, rows_before = arrow_values.reader_of(file.schema_arrow), 0
         for batch in file.iter_batches(columns=wanted):
             for number, values in enumerate(batch.to_pylist(), start=rows_before + 1):
                 yield Record(id=f"{path.name}:{number}", place=f"{path}, row {number}", values=read(values))
