@@ -41,7 +41,7 @@ def find_checks(record: Mapping[str, Any]) -> dict[str, tuple[tuple[str, ...], A
 
 
 def _read_cases(value: Any) -> list[dict[str, str]]:
-    """Returns the cases of {"inputs": [...], "outputs": [...]} or [{"input": ..., "output": ...}, ...], [] for others."""
+    """Returns the cases of {"inputs": [...], "outputs": [...]} or [{"input": ..., "output": ...}], or []."""
     if isinstance(value, Mapping) and not value.get("fn_name"):
         inputs, outputs = (value.get(f"{name}s") or value.get(name) for name in ("input", "output"))
         same = isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs)

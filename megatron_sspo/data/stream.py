@@ -17,6 +17,8 @@ from megatron_sspo.types import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_SOLUTIONS = "; each answer is a solution with a line '#### ...': answer_after='####' takes what follows"
+
 Pair = tuple[Row, Sequence[int]]  # a row and the tokens of its prompt
 
 
@@ -32,6 +34,9 @@ class PromptStream:
     Args:
         rows: rows of one or several sources; rows that are dropped already are added to `dropped`.
         overlong: treatment of a prompt with more than `max_tokens` tokens: raise an error, or drop the prompt.
+
+    Attributes:
+        columns: what the columns of the source became, a line for each set of a mixture: see `describe_columns`.
 
     Raises:
         UserError: there are no rows, an id occurs twice, the template does not fit, or a prompt is empty or has more
@@ -67,7 +72,7 @@ class PromptStream:
             self._dropped += long + too_many
         _check_lengths(pairs, max_tokens)
         self._prompts = [_to_prompt(row, tokens, system, prefills[row.id]) for row, tokens in pairs]
-        self._columns = list(dict.fromkeys((row.subset, row.columns) for row in kept))
+        self.columns = _describe_sets(kept)
         self._draw_rates = rates = _draw_rates([row for row, _ in pairs], seed)
         self._content = digest_of(self._prompts, repr(rates) if rates else "")
         self._seed = seed
@@ -85,14 +90,6 @@ class PromptStream:
     def dropped(self) -> list[Dropped]:
         """All rows that were left out: by the source, as evaluation questions, or as too long."""
         return list(self._dropped)
-
-    @property
-    def columns(self) -> list[str]:
-        """What the columns of the source's records became, a line for each set of a mixture: see `describe_columns`."""
-        by_set: dict[str, list[tuple[str, str]]] = {}
-        for subset, columns in self._columns:
-            by_set.setdefault(subset, []).extend(columns)
-        return [f"{name}: " * bool(name) + describe_columns(columns) for name, columns in by_set.items() if columns]
 
     def digest(self) -> str:
         """Returns a hash of all prompts with their demonstrations, and of how often they are drawn."""
@@ -184,6 +181,20 @@ def _draw_rates(rows: Sequence[Row], seed: int) -> list[tuple[Fraction, Fraction
         random.Random(f"{seed}:{subset}").shuffle(order)
     rate = {subset: share / total * len(rows) / sizes[subset] for subset, share in shares.items()}
     return [(rate[row.subset], Fraction(places[row.subset].pop(), sizes[row.subset])) for row in rows]
+
+
+def _describe_sets(rows: Sequence[Row]) -> list[str]:
+    columns: dict[str, dict[tuple[str, str], None]] = {}
+    unmarked: set[str] = set()  # sets in which a gold answer is not the solution of GSM8K's form
+    for row in rows:
+        if row.columns:
+            columns.setdefault(row.subset, {}).update(dict.fromkeys(row.columns))
+        if "\n####" not in row.answer:
+            unmarked.add(row.subset)
+    return [
+        f"{name}: " * bool(name) + describe_columns(pairs) + _SOLUTIONS * (name not in unmarked)
+        for name, pairs in columns.items()
+    ]
 
 
 def _check_rows(rows: Sequence[Row], dropped: Sequence[Dropped]) -> None:

@@ -24,6 +24,7 @@ _FIXED_CLOCK = (
     + "".join(f"|replace('{part}', '{_TODAY.strftime(part)}')" for part in _FORMATS)
     + " }}{% endmacro %}\n"  # Jinja drops a line break after a block
 )
+_ANSWER = {"role": "assistant", "content": "EXAMPLE-ANSWER"}
 _PREFILL = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
 MAX_CHARACTERS = 64  # of a text for each token that is allowed; a text of megabytes takes minutes to be tokenized
 
@@ -92,8 +93,8 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
     for tool in row.tools:
         if (name := str(tool.get("function", tool).get("name"))) not in text:
             raise UserError(
-                f"the tokenizer's chat template leaves out the tool {name!r} of {row.id}: choose a model whose template "
-                "writes tools, or remove the row's"
+                f"the tokenizer's chat template leaves out the tool {name!r} of {row.id}: choose a model whose "
+                "template writes tools, or remove the row's"
             )
     check_characters(text, row.id)  # also those of what else the template writes, such as calls of tools
     return text
@@ -123,6 +124,22 @@ def apply_template(
             add_generation_prompt=not is_answered,
         )
     )
+
+
+def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
+    """Returns the token that the chat template writes after an answer, such as `<|im_end|>`; None if it writes none.
+
+    The answer is the last message: between turns, some templates write another token, which ends a part of a turn.
+    """
+    if not tokenizer.chat_template:
+        return None
+    try:
+        text = apply_template(tokenizer, [{"role": "user", "content": "task"}, _ANSWER], is_answered=True)
+        _, found, after = text.rpartition(_ANSWER["content"])
+        tokens = tokenizer(after.lstrip(), add_special_tokens=False)["input_ids"] if found else []
+    except Exception:  # see `render`, which refuses a template that rejects the prompts
+        return None
+    return tokens[0] if tokens and tokens[0] in tokenizer.added_tokens_decoder else None
 
 
 def prefill_of(text: str) -> str:

@@ -27,8 +27,8 @@ _OPENING = re.compile(
 )
 _CLOSING = re.compile(r"^[ \t]*```", re.MULTILINE)
 _LONGEST = 100_000  # characters of a program
-_CHECK_WORDS = frozenset("test tests testcase testcases unittest unittests cases assert asserts assertions".split())
-_CHECK_WORDS |= {"input", "inputs", "output", "outputs"}
+_CHECK_WORDS = frozenset({"test", "tests", "testcase", "testcases", "unittest", "unittests", "case", "cases", "assert"})
+_CHECK_WORDS |= {"asserts", "assertions", "input", "inputs", "output", "outputs"}
 
 Checks = tuple[tuple[str, ...], tuple[Case, ...]]
 
@@ -80,7 +80,7 @@ def check_prompt(prompt: Prompt, packages: Sequence[str] = (), url: str = "") ->
 
 @cache
 def _modules_of(packages: tuple[str, ...]) -> frozenset[str] | None:
-    """Returns the modules that tests can import; None if a package is not installed here, as where a run is sent off."""
+    """Returns the modules that tests can import; None if a package is not installed, as where a run is sent off."""
     wanted = set(map(str.casefold, packages))
     by_module = {module: set(map(str.casefold, names)) for module, names in packages_distributions().items()}
     if not wanted <= {name for names in by_module.values() for name in names}:

@@ -38,7 +38,9 @@ def read(tmp_path: Path, *records: Any, kind: str = "jsonl", **options: Any) -> 
 
 
 def stream(rows: list[Row], template: str = "chat", chat_template: str = CHAT_TEMPLATE, **options: Any) -> PromptStream:
-    return PromptStream(rows, char_tokenizer(chat_template), **{"max_tokens": 500, **options}, template=template, seed=0)
+    return PromptStream(
+        rows, char_tokenizer(chat_template), **{"max_tokens": 500, **options}, template=template, seed=0
+    )
 
 
 CASES = [{"stdin": "1\n2", "stdout": "3"}, {"stdin": "4", "stdout": "4"}]
@@ -100,7 +102,7 @@ def test_tests_may_import_what_the_reward_has_packages_for(tmp_path) -> None:
     prompts = stream(read(tmp_path, {"question": TEXT, "tests": ["import yaml\nassert f(1)"]})).prompts
     for options in ({"packages": ["pyyaml"]}, {"packages": ["not-installed-here"]}, {"url": "http://127.0.0.1:1"}):
         check_prompts(check_prompt, prompts, options)
-    with pytest.raises(UserError, match="'x.jsonl:1': its tests import yaml"):
+    with pytest.raises(UserError, match=r"'x.jsonl:1': its tests import yaml"):
         check_prompts(check_prompt, prompts, {"packages": ["numpy"]})
 
 
