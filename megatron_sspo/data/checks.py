@@ -28,7 +28,7 @@ def find_checks(record: Mapping[str, Any]) -> dict[str, tuple[tuple[str, ...], A
     """
     if record.get("tests") or isinstance(record.get("cases"), list):
         return {}
-    if _is_texts(tests := record.get("test_list")):
+    if _is_texts(tests := record.get("test_list") or []):
         names = [name for name in ("test_setup_code", "test_imports") if record.get(name)]
         setup = [line for name in names for line in _as_list(record[name])]
         return {"tests": (("test_list", *names), ["\n".join([*setup, tests[0]]), *tests[1:]])}
@@ -42,20 +42,13 @@ def find_checks(record: Mapping[str, Any]) -> dict[str, tuple[tuple[str, ...], A
 
 def _read_cases(value: Any) -> list[dict[str, str]]:
     """Returns the cases of {"inputs": [...], "outputs": [...]} or [{"input": ..., "output": ...}], or []."""
+    pairs: list[tuple[Any, Any]] = []
     if isinstance(value, Mapping) and not value.get("fn_name"):
-        inputs, outputs = (value.get(f"{name}s") or value.get(name) for name in ("input", "output"))
-        same = isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs)
-        pairs = list(zip(inputs, outputs, strict=True)) if same else []
-    elif isinstance(value, list) and all(isinstance(case, Mapping) for case in value):
-        pairs = [
-            (case.get("input", case.get("stdin")), case.get("output", case.get("stdout")))
-            for case in value
-            if case.get("testtype") != "functional"
-        ]
-        pairs = pairs if len(pairs) == len(value) else []
-    else:
-        pairs = []
-    joined = [["\n".join(part) if _is_texts(part) else part for part in pair] for pair in pairs]  # lines, in APPS
+        inputs, outputs = ([*(value.get(f"{name}s") or value.get(name) or ())] for name in ("input", "output"))
+        pairs = list(zip(inputs, outputs, strict=True)) if len(inputs) == len(outputs) else []
+    elif isinstance(value, list) and all(isinstance(c, Mapping) and c.get("testtype") != "functional" for c in value):
+        pairs = [(c.get("input", c.get("stdin")), c.get("output", c.get("stdout"))) for c in value]
+    joined = [tuple("\n".join(part) if _is_texts(part) else part for part in pair) for pair in pairs]  # lines, in APPS
     is_text = all(isinstance(part, str) for pair in joined for part in pair)
     return [{"stdin": stdin, "stdout": stdout} for stdin, stdout in joined] if is_text else []
 

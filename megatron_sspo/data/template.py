@@ -90,11 +90,12 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
                 f"{message['role']!r}: fix the row's messages or prompts.system, repair the template, or set template "
                 "to a format string such as '{question}'"
             )
-    for tool in row.tools:
-        if (name := str(tool.get("function", tool).get("name"))) not in text:
+    called = [call for message in messages for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    for tool in (*row.tools, *called):
+        if (name := str(tool.get("function", tool).get("name", ""))) not in text:
             raise UserError(
-                f"the tokenizer's chat template leaves out the tool {name!r} of {row.id}: choose a model whose "
-                "template writes tools, or remove the row's"
+                f"the tokenizer's chat template leaves out the tool {name!r} of {row.id}, or its calls: choose a model "
+                "whose template writes them, or remove the row's"
             )
     check_characters(text, row.id)  # also those of what else the template writes, such as calls of tools
     return text

@@ -70,8 +70,8 @@ def check_prompt(prompt: Prompt, packages: Sequence[str] = (), url: str = "") ->
     """
     tests, _ = read_checks(prompt)
     known = None if url else _modules_of(tuple(packages))
-    for module in (name for text in tests if known is not None for name in _imported(ast.parse(text))):
-        if module not in known:
+    for module in (name for text in tests for name in _imported(ast.parse(text))):
+        if known is not None and module not in known:
             raise UserError(
                 f"prompt {prompt.id!r}: its tests import {module}, which the sandbox does not have, so every program "
                 "would fail: name its distribution in reward_options.packages, or remove the row"

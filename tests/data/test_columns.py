@@ -1,4 +1,4 @@
-"""What the columns of a file become: fields of a row, checks of a program, metadata."""
+"""Columns of a file as what they become: fields of a row, checks of a program, metadata."""
 
 import json
 from pathlib import Path
@@ -161,6 +161,14 @@ def test_arguments_as_json_are_not_encoded_twice(tmp_path, arguments) -> None:
 def test_a_text_of_arguments_that_is_no_object_stays(tmp_path) -> None:
     (row,) = read(tmp_path, {"question": calls("1, 2"), "answer": "1"})
     assert '<add"1, 2">' in render(row, char_tokenizer(TOOL_TEMPLATE), "chat")
+
+
+def test_calls_that_are_not_rendered_are_refused(tmp_path) -> None:
+    """Some templates, as those of DeepSeek's distilled models, write calls only where the content is null."""
+    template = "{% for m in messages %}{{ m.tool_calls if m.content is none else m.content }}{% endfor %}"
+    (row,) = read(tmp_path, {"question": calls({"a": 1}), "answer": "1"})
+    with pytest.raises(UserError, match=r"chat template leaves out the tool 'add' of x.jsonl:1, or its calls"):
+        render(row, char_tokenizer(template), "chat")
 
 
 @pytest.mark.parametrize(

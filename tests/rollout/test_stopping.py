@@ -99,7 +99,7 @@ def test_end_tokens_are_the_union_of_all_files(tmp_path, folders, in_config, in_
     ],
 )
 def test_the_token_with_which_the_template_ends_an_answer_ends_responses(tmp_path, folders, template, names_it):
-    """Of a base model, for example, the files name `<|endoftext|>` alone, and no response would end in time."""
+    """Files of a base model, for example, name `<|endoftext|>` alone, and no response would end in time."""
     shutil.copy(folders["qwen3_moe"] / "config.json", tmp_path)
     config, tokenizer = AutoConfig.from_pretrained(tmp_path), tiny_models.tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>", "<|end|>"]})

@@ -26,7 +26,8 @@ def rows(
         split: split in the notation of `datasets`, such as "train[:100]".
         config: the dataset's configuration, if it has several.
         question: column of the question: text, or a list of chat messages.
-        answer: column of the gold answer: text or a number. A dot selects a field of a nested record.
+        answer: column of the gold answer: text, a number or a boolean; "" if the rows have none.
+            A dot selects a field of a nested record.
         demonstration: column of a worked response; none by default.
         answer_after: mark in the answer's column; the gold answer is the text after its last occurrence.
 

@@ -25,8 +25,8 @@ def rows(
     Args:
         path: the file.
         question: column of the question: text, or a list of chat messages.
-        answer: column of the gold answer: text or a number. A dot selects a field of a nested record, as in
-            "reward_model.ground_truth".
+        answer: column of the gold answer: text, a number or a boolean; "" if the rows have none.
+            A dot selects a field of a nested record, as in "reward_model.ground_truth".
         demonstration: column of a worked response; none by default.
         answer_after: mark in the answer's column; the gold answer is the text after its last occurrence.
 
