@@ -13,6 +13,7 @@ from pydantic import Field
 
 from megatron_sspo.config.kinds import (
     Amount,
+    AsTuple,
     AtLeastOne,
     Count,
     Decay,
@@ -86,7 +87,9 @@ class Prompts:
     system: Text = ""  # system message of the chat template
     max_tokens: Count = 1024  # the largest number of tokens of a prompt
     overlong: Literal["error", "drop"] = "error"  # what happens to a prompt of more than max_tokens
-    without: tuple["Prompts", ...] = ()  # sets whose questions are left out of this one, such as the evaluation sets
+    without: Annotated[
+        tuple["Prompts", ...], AsTuple
+    ] = ()  # sets whose questions are left out of this one, such as the evaluation sets
 
 
 @dataclass(frozen=True, kw_only=True)

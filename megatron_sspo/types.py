@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from megatron_sspo.arrays.convert import freeze, log_prob_array, number_array, route_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
-from megatron_sspo.config.kinds import Count, Finite, Line, NotNegative, Positive, Probability, StopString
+from megatron_sspo.config.kinds import AsTuple, Count, Finite, Line, NotNegative, Positive, Probability, StopString
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective.rounding import ROUNDING, are_equal
 
@@ -27,6 +27,8 @@ class Prompt:
     answer: str  # the gold answer
     demonstration: str = ""  # a worked response, for the warm start
     messages: tuple[Mapping[str, Any], ...] = ()  # the chat that `tokens` renders, for agents
+    tools: tuple[Mapping[str, Any], ...] = ()  # the tools that `tokens` describes, for agents
+    prefill: str = ""  # the thoughts that `tokens` opens at its end, "<think>\n", which a response continues
     metadata: Mapping[str, Any] = field(default_factory=dict)  # the other fields of the row
     draw: int = 0  # the number of earlier groups of the same generation that have this prompt
 
@@ -194,7 +196,7 @@ class Sampling:
     max_tokens: Count = 512
     temperature: NotNegative = 1.0  # of the softmax; log-probs are those of this temperature
     top_p: Probability = 1.0  # tokens are drawn from the likeliest that have this probability together
-    stop: tuple[StopString, ...] = ()  # strings that end a response; the response keeps the string
+    stop: Annotated[tuple[StopString, ...], AsTuple] = ()  # strings that end a response; the response keeps the string
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,14 @@ from megatron_sspo.run import (
     Optimizer,
     Parallel,
     Prompts,
+    Rollouts,
     Run,
     WarmStart,
     check,
     in_layout_for,
     layouts_of,
 )
+from megatron_sspo.types import Sampling
 
 PROMPTS = Prompts(source="x.jsonl")
 RUN = Run(
@@ -166,6 +168,14 @@ def test_the_key_of_a_layout_is_a_number_of_processes() -> None:
 
 def test_a_penalty_without_a_reference_policy_is_still_allowed_where_it_needs_none() -> None:
     assert check(override(RUN, ["penalties.entropy_coef=0.01"])).penalties == Penalties(entropy_coef=0.01)
+
+
+@pytest.mark.parametrize("stop", [("</a>",), ["</a>"], "</a>"])
+def test_lists_and_a_single_text_are_tuples(stop) -> None:
+    run = replace(RUN, rollouts=Rollouts(sampling=Sampling(stop=stop)))
+    other = Prompts(source="b.jsonl")
+    run = check(replace(run, prompts=replace(run.prompts, without=[other])))  # pyright: ignore
+    assert run.rollouts.sampling.stop == ("</a>",) and run.prompts.without == (other,)
 
 
 def test_a_set_named_twice_is_refused() -> None:

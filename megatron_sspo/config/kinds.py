@@ -48,6 +48,11 @@ def _as_path(value: Any) -> Any:
     return os.path.expanduser(text) if isinstance(text, str) and f"{text}/".startswith("~/") else text
 
 
+def _as_tuple(value: Any) -> Any:
+    """Converts a list to a tuple, and a string that is not empty to a tuple of one, as `--set` does."""
+    return tuple(value) if isinstance(value, list) else (value,) if isinstance(value, str) and value else value
+
+
 def is_utf8_without_nul(text: str) -> bool:
     """Returns whether a text can be encoded as UTF-8 and contains no NUL, so that programs in C can read it."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
@@ -71,6 +76,7 @@ def _is_set_name(text: str) -> bool:
     return _is_folder_name(text) and all(character.isalnum() or character in "-_" for character in text)
 
 
+AsTuple = BeforeValidator(_as_tuple)
 _Int = Annotated[int, BeforeValidator(_as_int)]
 _Float = Annotated[float, BeforeValidator(_as_float)]
 _Str = Annotated[str, BeforeValidator(_as_path)]

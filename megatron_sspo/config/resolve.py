@@ -100,8 +100,10 @@ def check_options(
         raise UserError(f"{what} has no option {', '.join(unknown)}: {its_options}")
     missing = [name for name, p in by_name.items() if p.default is p.empty and name not in options]
     if missing:
+        built = ", and returns an object with the method score: docs/first_recipe.md#2-a-reward"
         raise UserError(
             f"{what} needs the option {', '.join(missing)}: {its_options}, and it is called with nothing else"
+            + built * what.startswith("the reward")
         )
     converted = {}
     for name, value in options.items():

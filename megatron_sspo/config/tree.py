@@ -123,7 +123,7 @@ def _error_message(error: Any, config: Any, kind: type) -> str:
         return f"{join_path(place[:-2])} has the key {key}: a key must be {describe_hint(keys)}"
     value = config  # not the error's input, which some releases of pydantic have already converted
     for part in place:
-        value = value[part] if isinstance(value, (Mapping, tuple)) else getattr(value, part)
+        value = value[part] if isinstance(value, (Mapping, tuple, list)) else getattr(value, part)
     if error["type"] == NOT_JSON:
         return f"{join_path([*place, *context['place']])} is {context['value']}: it must be {context['what']}"
     kind_of_value = describe_hint(_hint(kind, place))

@@ -30,7 +30,10 @@ def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None)
             f"the demonstration of prompt {prompt.id} has {len(prompt.demonstration):,} characters, too many for "
             f"tokens_per_microbatch={max_tokens}: raise that, or drop the row"
         )
-    tokens = (*tokenizer(prompt.demonstration, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+    text = prompt.demonstration
+    for opened in (prompt.prefill, prompt.prefill.rstrip()):  # which the prompt has already
+        text = text.removeprefix(opened)
+    tokens = (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
     length = len(prompt.tokens) + len(tokens)
     if max_tokens is not None and length > max_tokens:
         raise UserError(

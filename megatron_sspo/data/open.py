@@ -1,5 +1,6 @@
 """Opens the prompts of a run's configuration."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from megatron_sspo.data.decontamination import decontaminate
@@ -26,6 +27,14 @@ def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool)
         shuffle=shuffle,
         overlong=prompts.overlong,
     )
+
+
+def describe_sources(streams: Mapping[str, PromptStream]) -> Iterator[str]:
+    """Yields what the columns of the streams' sources became, each line once."""
+    known: set[str] = set()
+    for name, stream in streams.items():
+        yield from (f"{name}: {line}" for line in stream.columns if line not in known)
+        known.update(stream.columns)
 
 
 def _rows(prompts: Prompts) -> list[Row | Dropped]:

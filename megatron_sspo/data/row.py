@@ -6,16 +6,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.data.canonical import canonical
+from megatron_sspo.data.checks import CHECKS, find_checks
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
+from megatron_sspo.files.strict_json import decode_json
 
 _MAX_NAMES = 20  # of a record's fields, in an error message
 _MAX_LEVELS = 100  # of values in values in the metadata; Python writes and copies some hundreds
+_TOOLS, _METADATA = "tools", "metadata"
+_MISSING = object()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,11 +30,14 @@ class Row:
     id: str  # unique and stable within its source: "gsm8k.jsonl:17"
     # text, or chat messages of "role" and "content", and of what else the chat template reads ("tool_calls")
     question: str | list[dict[str, Any]]
-    answer: str  # the gold answer
+    answer: str  # the gold answer; "" if there is none
     demonstration: str = ""  # a worked response, for the warm start
+    tools: Sequence[Mapping[str, Any]] = ()  # descriptions of tools in OpenAI's form, for the chat template
     metadata: Mapping[str, Any] = field(default_factory=dict)  # all other fields of the record
     subset: str = ""  # the set of a mixture that the row belongs to
     share: float = 0.0  # share of its subset in all draws, up to a factor; 0 draws each row of the source once
+    # (what a column of the record became, the column), for each of them; () if the row was made in another way
+    columns: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,13 +68,16 @@ class Fields:
     """The names of the fields of a file that make a `Row`. A dot selects a field of a nested record."""
 
     question: str
-    answer: str
+    answer: str  # "": the file has none
     demonstration: str = ""  # "": the file has none
     answer_after: str = ""  # mark before the gold answer ("####" in GSM8K), last occurrence; "" takes the whole field
 
 
 def row_from_record(found: Record, fields: Fields) -> Row:
-    """Checks a record of a file and converts it to a `Row`.
+    """Checks a record of a file and converts it to a `Row`: the one place that decides what its columns become.
+
+    The columns that `fields` names, and `tools`, are fields of the row. All others are metadata. Checks of a program
+    that `find_checks` finds are added to the metadata as `tests` or `cases`. A row with checks needs no answer.
 
     Raises:
         UserError: the record lacks a field, or a field has the wrong type or is empty.
@@ -80,13 +91,45 @@ def row_from_record(found: Record, fields: Fields) -> Row:
             f"{place}, field {fields.demonstration!r}: the demonstration must be text, and this is "
             f"{describe_type(demonstration)}: fix the record, or leave the option demonstration empty"
         )
+    checks = find_checks(record)
+    has_checks = bool(checks) or any(record.get(name) for name in CHECKS)
+    needs_answer = fields.answer and not (has_checks and _find(record, fields.answer) in (None, "", _MISSING))
+    answer_field = fields.answer if needs_answer else ""
     return Row(
         id=found.id,
         question=_question(record, fields.question, place),
-        answer=_answer(record, fields, place),
+        answer=_answer(record, fields, place) if needs_answer else "",
         demonstration=demonstration,
-        metadata=_without(record, (fields.question, fields.answer, fields.demonstration)),
+        tools=_tools(record.get(_TOOLS), place),
+        metadata={
+            **_without(record, (fields.question, fields.answer, fields.demonstration, _TOOLS)),
+            **{name: values for name, (_, values) in checks.items()},
+        },
+        columns=_columns(
+            tuple(record),
+            (("question", fields.question), ("answer", answer_field), ("demonstration", fields.demonstration)),
+            tuple((name, column) for name, (columns, _) in checks.items() for column in columns),
+        ),
     )
+
+
+@cache
+def _columns(
+    names: tuple[str, ...], fields: tuple[tuple[str, str], ...], checks: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    """Returns `Row.columns`; rows with the same columns share it."""
+    used = [pair for pair in (*fields, *checks) if pair[1]]
+    used += [(name, name) for name in (_TOOLS, *CHECKS) if name in names and name not in dict(used)]
+    taken = {column for _, column in used}
+    return (*used, *((_METADATA, name) for name in names if name not in taken))
+
+
+def describe_columns(columns: Iterable[tuple[str, str]]) -> str:
+    """Describes what columns became, on one line: "question ← task, answer; metadata: level, url"."""
+    pairs = list(dict.fromkeys(columns))
+    used = [role if role == column else f"{role} ← {column}" for role, column in pairs if role != _METADATA]
+    others = [column for role, column in pairs if role == _METADATA]
+    return ", ".join(used) + (f"; metadata: {', '.join(others)}" if others else "")
 
 
 def _without(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -132,6 +175,8 @@ def check_row(row: Any, what: str) -> None:
     for name in ("id", "answer", "demonstration", "subset"):
         if not isinstance(value := getattr(row, name), str):
             raise UserError(f"{where}: {name} is {describe_value(value)}, and must be text")
+    if not isinstance(row.tools, (list, tuple)) or not all(isinstance(tool, Mapping) for tool in row.tools):
+        raise UserError(f"{where}: tools is {describe_value(row.tools)}, and must be a list of descriptions of tools")
     if not isinstance(row.metadata, Mapping):
         raise UserError(f"{where}: metadata is {describe_value(row.metadata)}, and must be a dict")
     _check_levels(row.metadata, where, _MAX_LEVELS)
@@ -214,16 +259,42 @@ def is_message(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(value.get(key), str) for key in ("role", "content"))
 
 
+def _tools(given: Any, place: str) -> tuple[dict[str, Any], ...]:
+    """Returns the descriptions of tools that a record has as a list, or as its JSON."""
+    tools = decode_json(given) or ()
+    if not isinstance(tools, (list, tuple)) or not all(isinstance(tool, Mapping) and tool for tool in tools):
+        raise UserError(
+            f"{place}, field {_TOOLS!r}: the tools must be a list of their descriptions in OpenAI's form, and this is "
+            f"{short_repr(given)}: fix the record, or give the field another name"
+        )
+    return tuple(map(dict, tools))
+
+
+def _text_of_scalar(value: Any) -> str | None:
+    """Returns what a gold answer that is text, a number or a boolean means as text; None for any other value.
+
+    A whole float is an integer, because columns of integers become floats where a value is missing.
+    """
+    match value:
+        case str():
+            return value
+        case bool() | int():
+            return str(value)
+        case Decimal() if value.is_finite():
+            return f"{value:f}"
+        case float() if math.isfinite(value):
+            return str(int(value)) if value.is_integer() else str(value)
+    return None
+
+
 def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
     answer = _look_up(record, fields.answer, "answer", place)
     where = f"{place}, field {fields.answer!r}"
-    right_type = isinstance(answer, (str, int, float, Decimal)) and not isinstance(answer, bool)
-    if not right_type or (isinstance(answer, (float, Decimal)) and not math.isfinite(answer)):
+    if (text := _text_of_scalar(answer)) is None:
         raise UserError(
-            f"{where}: the gold answer must be text or a finite number, and this is {describe_type(answer)}: "
-            "fix or drop the record, or name another field by the option answer"
+            f"{where}: the gold answer must be text, a finite number or a boolean, and this is "
+            f"{describe_type(answer)}: fix or drop the record, or name another field by the option answer"
         )
-    text = f"{answer:f}" if isinstance(answer, Decimal) else str(answer)
     if fields.answer_after:
         _, mark, text = text.rpartition(fields.answer_after)
         if not mark:
@@ -254,19 +325,25 @@ def _check_levels(value: Any, where: str, left: int) -> None:
         _check_levels(item, where, left - 1)
 
 
-def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> Any:
-    """Returns record["a.b"], or record["a"]["b"] if there is no such key."""
+def _find(record: Mapping[str, Any], name: str) -> Any:
+    """Returns record["a.b"], or record["a"]["b"] if there is no such key; _MISSING if there is neither."""
     if name in record:
         return record[name]
     value: Any = record
     for part in name.split("."):
         if not isinstance(value, Mapping) or part not in value:
-            names = ", ".join(map(short_repr, [*record][:_MAX_NAMES])) + ", ..." * (len(record) > _MAX_NAMES)
-            raise UserError(
-                f"{place}, field {name!r}: there is no such field among {names}: fix the record, or name the right "
-                f"field by the option {option}"
-            )
+            return _MISSING
         value = value[part]
+    return value
+
+
+def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> Any:
+    if (value := _find(record, name)) is _MISSING:
+        names = ", ".join(map(short_repr, [*record][:_MAX_NAMES])) + ", ..." * (len(record) > _MAX_NAMES)
+        raise UserError(
+            f"{place}, field {name!r}: there is no such field among {names}: fix the record, or name the right "
+            f"field by the option {option}"
+        )
     return value
 
 

@@ -9,13 +9,15 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from megatron_sspo.data.canonical import canonical
-from megatron_sspo.data.row import Dropped, Row, count_dropped
-from megatron_sspo.data.template import MAX_CHARACTERS, messages_of, render
+from megatron_sspo.data.row import Dropped, Row, count_dropped, describe_columns
+from megatron_sspo.data.template import MAX_CHARACTERS, messages_of, prefill_of, render
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_SOLUTIONS = "; each answer is a solution with a line '#### ...': answer_after='####' takes what follows"
 
 Pair = tuple[Row, Sequence[int]]  # a row and the tokens of its prompt
 
@@ -32,6 +34,9 @@ class PromptStream:
     Args:
         rows: rows of one or several sources; rows that are dropped already are added to `dropped`.
         overlong: treatment of a prompt with more than `max_tokens` tokens: raise an error, or drop the prompt.
+
+    Attributes:
+        columns: what the columns of the source became, a line for each set of a mixture: see `describe_columns`.
 
     Raises:
         UserError: there are no rows, an id occurs twice, the template does not fit, or a prompt is empty or has more
@@ -61,11 +66,13 @@ class PromptStream:
             )
         tokens = _tokenize([text for _, text in rendered], tokenizer)
         pairs = [(row, found) for (row, _), found in zip(rendered, tokens, strict=True)]
+        prefills = {row.id: prefill_of(text) for row, text in rendered}
         if overlong == "drop":
             pairs, too_many = _drop_long(pairs, max_tokens)
             self._dropped += long + too_many
         _check_lengths(pairs, max_tokens)
-        self._prompts = [_to_prompt(row, tokens, system) for row, tokens in pairs]
+        self._prompts = [_to_prompt(row, tokens, system, prefills[row.id]) for row, tokens in pairs]
+        self.columns = _describe_sets(kept)
         self._draw_rates = rates = _draw_rates([row for row, _ in pairs], seed)
         self._content = digest_of(self._prompts, repr(rates) if rates else "")
         self._seed = seed
@@ -176,6 +183,20 @@ def _draw_rates(rows: Sequence[Row], seed: int) -> list[tuple[Fraction, Fraction
     return [(rate[row.subset], Fraction(places[row.subset].pop(), sizes[row.subset])) for row in rows]
 
 
+def _describe_sets(rows: Sequence[Row]) -> list[str]:
+    columns: dict[str, dict[tuple[str, str], None]] = {}
+    unmarked: set[str] = set()  # sets in which a gold answer is not the solution of GSM8K's form
+    for row in rows:
+        if row.columns:
+            columns.setdefault(row.subset, {}).update(dict.fromkeys(row.columns))
+        if "\n####" not in row.answer:
+            unmarked.add(row.subset)
+    return [
+        f"{name}: " * bool(name) + describe_columns(pairs) + _SOLUTIONS * (name not in unmarked)
+        for name, pairs in columns.items()
+    ]
+
+
 def _check_rows(rows: Sequence[Row], dropped: Sequence[Dropped]) -> None:
     if not rows and dropped:
         raise UserError(
@@ -241,12 +262,14 @@ def _check_lengths(pairs: Sequence[Pair], max_tokens: int) -> None:
             raise UserError(f"the prompt of {row.id} has no tokens: does the tokenizer know its characters?")
 
 
-def _to_prompt(row: Row, tokens: Sequence[int], system: str) -> Prompt:
+def _to_prompt(row: Row, tokens: Sequence[int], system: str, prefill: str) -> Prompt:
     return Prompt(
         id=row.id,
         tokens=tuple(tokens),
         answer=row.answer,
         demonstration=row.demonstration,
         messages=tuple(messages_of(row, system)),
+        tools=tuple(row.tools),
+        prefill=prefill,
         metadata=row.metadata,
     )

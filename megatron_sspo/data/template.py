@@ -1,13 +1,15 @@
 """Renders a row as the text that the policy continues."""
 
+import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Row, check_characters
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.strict_json import decode_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,6 +24,8 @@ _FIXED_CLOCK = (
     + "".join(f"|replace('{part}', '{_TODAY.strftime(part)}')" for part in _FORMATS)
     + " }}{% endmacro %}\n"  # Jinja drops a line break after a block
 )
+_ANSWER = {"role": "assistant", "content": "EXAMPLE-ANSWER"}
+_PREFILL = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
 MAX_CHARACTERS = 64  # of a text for each token that is allowed; a text of megabytes takes minutes to be tokenized
 
 THINK_ANSWER_INSTRUCTION = (
@@ -62,12 +66,17 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
                 f"the question of {row.id} is a list of chat messages, which a format string cannot render: "
                 "set template to 'chat'"
             )
+        if row.tools:
+            raise UserError(
+                f"{row.id} has tools, which a format string cannot render: set template to 'chat', or give the field "
+                "tools another name"
+            )
         text = template.format(question=row.question)
         check_characters(text, row.id)
         return text
     messages = messages_of(row, system)
     try:
-        text = apply_template(tokenizer, messages)
+        text = apply_template(tokenizer, map(for_template, messages), row.tools)
     except Exception as error:  # Jinja's errors, and all those of a template's own expressions
         raise UserError(
             f"the tokenizer's chat template rejects {row.id}: {one_line(str(error)) or type(error).__name__}: fix the "
@@ -81,13 +90,20 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
                 f"{message['role']!r}: fix the row's messages or prompts.system, repair the template, or set template "
                 "to a format string such as '{question}'"
             )
+    called = [call for message in messages for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    for tool in (*row.tools, *called):
+        if (name := str(tool.get("function", tool).get("name", ""))) not in text:
+            raise UserError(
+                f"the tokenizer's chat template leaves out the tool {name!r} of {row.id}, or its calls: choose a model "
+                "whose template writes them, or remove the row's"
+            )
     check_characters(text, row.id)  # also those of what else the template writes, such as calls of tools
     return text
 
 
 def apply_template(
     tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Mapping[str, Any]],
+    messages: Iterable[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
     *,
     is_answered: bool = False,
@@ -109,6 +125,50 @@ def apply_template(
             add_generation_prompt=not is_answered,
         )
     )
+
+
+def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
+    """Returns the token that the chat template writes after an answer, such as `<|im_end|>`; None if it writes none.
+
+    The answer is the last message: between turns, some templates write another token, which ends a part of a turn.
+    """
+    if not tokenizer.chat_template:
+        return None
+    try:
+        text = apply_template(tokenizer, [{"role": "user", "content": "task"}, _ANSWER], is_answered=True)
+        _, found, after = text.rpartition(_ANSWER["content"])
+        tokens = tokenizer(after.lstrip(), add_special_tokens=False)["input_ids"] if found else []
+    except Exception:  # see `render`, which refuses a template that rejects the prompts
+        return None
+    return tokens[0] if tokens and tokens[0] in tokenizer.added_tokens_decoder else None
+
+
+def prefill_of(text: str) -> str:
+    """Returns what a prompt ends with if that opens thoughts, or opens and closes empty ones; "" if it does not."""
+    found = _PREFILL.search(text)
+    return found[0] if found else ""
+
+
+def for_template(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a message as chat templates expect it: arguments of calls that are JSON as text are objects."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return dict(message)
+    return {**message, "tool_calls": list(map(_call_for_template, calls))}
+
+
+def _call_for_template(call: Any) -> Any:
+    if not isinstance(call, Mapping):
+        return call
+    if isinstance(call.get("function"), Mapping):
+        return {**call, "function": _call_for_template(call["function"])}
+    return {**call, "arguments": decode_arguments(call["arguments"])} if "arguments" in call else call
+
+
+def decode_arguments(arguments: Any) -> Any:
+    """Returns the arguments of a call as an object if they are one in JSON, which is OpenAI's form; "" has none."""
+    found = decode_json(arguments or "{}")
+    return found if isinstance(found, dict) else arguments
 
 
 def messages_of(row: Row, system: str) -> list[dict[str, Any]]:

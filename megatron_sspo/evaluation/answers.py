@@ -26,8 +26,8 @@ class Answer:
 
     @property
     def is_correct(self) -> bool:
-        """Returns whether the reward's part "answer" is 1, independently of its other parts."""
-        return self.reward.get("answer") == 1.0
+        """Returns whether the reward's part "answer" is 1 or more, independently of its other parts."""
+        return self.reward.get("answer", 0.0) >= 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.fit import check_prompts_fit
+from megatron_sspo.data.open import describe_sources
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
@@ -80,6 +81,8 @@ def evaluate_model(
         check_environments(run, tokenizer)
         with EvaluationRecord(output, model=label, weights=fingerprint(folder)) as record:
             display.log(f"{label}: {', '.join(prompts)}, into {output}")
+            for line in describe_sources(streams):
+                display.log(line)
             for name, stream in streams.items():
                 if stream.dropped:
                     display.log(f"{name}: {len(prompts[name]):,} prompts; dropped {count_dropped(stream.dropped)}")

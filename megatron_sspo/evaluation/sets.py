@@ -49,9 +49,9 @@ def check_rewards(run: Run) -> None:
 def check_held_out(run: Run, streams: Mapping[str, PromptStream]) -> None:
     """Raises UserError if the reward of a set cannot score one of its prompts; the message names both."""
     for set_name, held_out in sets_of(run).items():
-        name, _ = _reward_of(run, held_out)
+        name, options = _reward_of(run, held_out)
         try:
-            check_prompts(resolve("reward", name, "reward"), streams[set_name].prompts)
+            check_prompts(resolve("reward", name, "reward"), streams[set_name].prompts, options)
         except UserError as error:
             raise UserError(f"the evaluation set {set_name}: {error}") from error
 

@@ -46,6 +46,7 @@ from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import plugin_metrics, reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl
+from megatron_sspo.rollout.stopping import describe_end_of_turn
 from megatron_sspo.run import Prompts, Run, WarmStart, check
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
@@ -245,6 +246,8 @@ class Job:
             self.display.log(self.policy.kernels)
         for line in unread_settings(run, read_model_config(run)):
             self.display.log(line)
+        if line := describe_end_of_turn(self._model_path, self.tokenizer):
+            self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
         if self._resumed_from is None and run.warm_start is not None:
             self.state.is_warm_started = self._warm_start(run.warm_start)
@@ -265,6 +268,9 @@ class Job:
         """
         prompts = self._prompt_stream(options.prompts)
         check_same_prompts({"warm_start.prompts": prompts})
+        for line in prompts.columns:
+            if line not in self.prompts.columns:
+                self.display.log(f"warm start: {line}")
         is_whole = warm_start(self.policy, options, prompts, self.tokenizer, self.stop, self.display)
         self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
         return is_whole

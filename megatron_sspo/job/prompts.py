@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from megatron_sspo.data.open import describe_sources
 from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import os_errors_as_user_errors
@@ -13,12 +14,16 @@ from megatron_sspo.processes.console import Display
 
 
 def report_prompts(display: Display, folder: Path, prompts: PromptStream, held_out: Mapping[str, PromptStream]) -> None:
-    """Reports dropped prompts, which a file lists, and prompts that are both trained on and evaluated.
+    """Reports what columns became, dropped prompts, which a file lists, and prompts both trained on and evaluated.
 
     Args:
         folder: the run's folder, into which rank 0 writes the file.
         held_out: the evaluation sets by name.
     """
+    for line in describe_sources(
+        {"prompts": prompts, **{f"evaluation set {name}": held_out[name] for name in held_out}}
+    ):
+        display.log(line)
     dropped = prompts.dropped
     if dropped:
         display.log(f"{len(prompts.prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")

@@ -129,7 +129,8 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
 
     if job is not None:
         slurm.check_size(job, {run.parallel.num_processes, *run.layouts})
-    remarks = preflight(run, resume=resume, elsewhere=job is not None)
+    log = print if options.check else lambda line: None
+    remarks = preflight(run, resume=resume, elsewhere=job is not None, log=log)
     if options.check and job is None:
         with open_parts(run):  # as the start of the run does; the engine would start its servers
             pass

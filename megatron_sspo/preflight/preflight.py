@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.config.resolve import check_options, resolve
 from megatron_sspo.data.demonstration import demonstration
 from megatron_sspo.data.fit import check_prompts_fit, check_vocabulary
-from megatron_sspo.data.open import prompt_stream
+from megatron_sspo.data.open import describe_sources, prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
@@ -25,7 +25,7 @@ from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.rollout.servers.process import find_python
-from megatron_sspo.rollout.stopping import named_end_tokens
+from megatron_sspo.rollout.stopping import describe_end_of_turn, named_end_tokens
 from megatron_sspo.run import Run, check, layouts_of
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import LOCK
@@ -41,7 +41,9 @@ _RESULTS = (*_RESULT_FILES, "model", "curves.png")
 _WRITTEN = (*_RESULT_FILES, "config.json", LOG, LOCK, "curves.png")  # files that a resumed run writes
 
 
-def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list[str]:
+def preflight(
+    run: Run, *, resume: Path | None, elsewhere: bool = False, log: Callable[[str], None] = lambda line: None
+) -> list[str]:
     """Checks a run before it starts: its configuration, folders, data, plug-ins, and the machine.
 
     The configuration includes Megatron's fields. Every row of the data is read, and checked by its reward. On the
@@ -51,6 +53,7 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     Args:
         resume: the folder of the run to resume; None for a new run.
         elsewhere: whether the run is for other machines than this one.
+        log: function that is called with each line about the data.
 
     Returns:
         A line for each field that differs from the configuration in the checkpoint of a resumed run.
@@ -67,7 +70,9 @@ def preflight(run: Run, *, resume: Path | None, elsewhere: bool = False) -> list
     _check_plugins(run)
     tokenizer = load_tokenizer(Path(run.model.path))
     _check_model(run, config, tokenizer)
-    _check_data(run, config, tokenizer, checkpoint)
+    if line := describe_end_of_turn(Path(run.model.path), tokenizer):
+        log(line)
+    _check_data(run, config, tokenizer, checkpoint, log)
     if is_first:
         _check_machine(run, config, resume or Path(run.output) / run.name, elsewhere=elsewhere)
     return checkpoint.differences if checkpoint is not None else []
@@ -128,15 +133,25 @@ def _check_special_tokens(model_path: Path, vocab_size: int, tokenizer: Any) -> 
             )
 
 
-def _check_data(run: Run, config: Mapping[str, Any], tokenizer: Any, checkpoint: Resumable | None) -> None:
+def _check_data(
+    run: Run,
+    config: Mapping[str, Any],
+    tokenizer: Any,
+    checkpoint: Resumable | None,
+    log: Callable[[str], None],
+) -> None:
     """Reads and checks every row: of the prompts, of the held-out sets, and of the warm start."""
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
     check_prompts_fit(stream.prompts, config)
     _check_overlong_penalty(run, min(len(prompt.tokens) for prompt in stream.prompts), config)
-    check_prompts(resolve("reward", run.reward, "reward"), stream.prompts)
+    check_prompts(resolve("reward", run.reward, "reward"), stream.prompts, run.reward_options)
     if checkpoint is not None:
         stream.restore(checkpoint.prompts)
     held_out = held_out_streams(run, tokenizer)
+    for line in describe_sources(
+        {"prompts": stream, **{f"evaluation set {name}": held_out[name] for name in held_out}}
+    ):
+        log(line)
     for set_stream in held_out.values():
         check_prompts_fit(set_stream.prompts, config)
     check_held_out(run, held_out)

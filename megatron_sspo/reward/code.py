@@ -2,10 +2,13 @@
 
 import ast
 import re
+import sys
 import textwrap
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import packages_distributions
 from typing import Any
 
 from megatron_sspo.config.kinds import Amount
@@ -24,6 +27,8 @@ _OPENING = re.compile(
 )
 _CLOSING = re.compile(r"^[ \t]*```", re.MULTILINE)
 _LONGEST = 100_000  # characters of a program
+_CHECK_WORDS = frozenset({"test", "tests", "testcase", "testcases", "unittest", "unittests", "case", "cases", "assert"})
+_CHECK_WORDS |= {"asserts", "assertions", "input", "inputs", "output", "outputs"}
 
 Checks = tuple[tuple[str, ...], tuple[Case, ...]]
 
@@ -57,9 +62,54 @@ def check_values(**options: Any) -> None:
     check_sandbox_options(**{name: value for name, value in options.items() if name != "concurrency"})
 
 
-def check_prompt(prompt: Prompt) -> None:
-    """Raises UserError if the checks of a prompt's row are invalid."""
-    read_checks(prompt)
+def check_prompt(prompt: Prompt, packages: Sequence[str] = (), url: str = "") -> None:
+    """Raises UserError if the checks of a prompt's row are invalid, or import a module that the sandbox lacks.
+
+    Args:
+        packages, url: options of the reward. What a sandbox at a `url` has is not known.
+    """
+    tests, _ = read_checks(prompt)
+    known = None if url else _modules_of(tuple(packages))
+    for module in (name for text in tests for name in _imported(ast.parse(text))):
+        if known is not None and module not in known:
+            raise UserError(
+                f"prompt {prompt.id!r}: its tests import {module}, which the sandbox does not have, so every program "
+                "would fail: name its distribution in reward_options.packages, or remove the row"
+            )
+
+
+@cache
+def _modules_of(packages: tuple[str, ...]) -> frozenset[str] | None:
+    """Returns the modules that tests can import; None if a package is not installed, as where a run is sent off."""
+    wanted = set(map(str.casefold, packages))
+    by_module = {module: set(map(str.casefold, names)) for module, names in packages_distributions().items()}
+    if not wanted <= {name for names in by_module.values() for name in names}:
+        return None
+    return frozenset({"solution", *sys.stdlib_module_names, *(m for m, names in by_module.items() if names & wanted)})
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    """Yields the modules that code imports, by their first names, outside of `try`, which may do without them."""
+    match node:
+        case ast.Try():
+            return
+        case ast.Import(names=names):
+            yield from (alias.name.partition(".")[0] for alias in names)
+        case ast.ImportFrom(module=str(name), level=0):
+            yield name.partition(".")[0]
+    for part in ast.iter_child_nodes(node):
+        yield from _imported(part)
+
+
+def _ignored_checks(metadata: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yields the fields that seem to have checks in a form that is not read, also those of nested records."""
+    for name, value in metadata.items():
+        words = re.split("[^a-z]+", str(name).lower())
+        is_text = isinstance(value, str) and ("assert" in value or value.lstrip()[:1] in ("[", "{"))
+        if value and (is_text or isinstance(value, (list, Mapping))) and not _CHECK_WORDS.isdisjoint(words):
+            yield f"{prefix}{name}"
+        elif isinstance(value, Mapping) and not prefix:
+            yield from _ignored_checks(value, f"{name}.")
 
 
 class CodeReward:
@@ -87,8 +137,8 @@ class CodeReward:
         attempts = [(extract_program(r), checks[p.id]) for p, r in zip(prompts, responses, strict=True)]
         reasons = self.judge(attempts)
         return [
-            {"answer": float(reason == "passed"), "format": format_reward(response)}
-            for reason, response in zip(reasons, responses, strict=True)
+            {"answer": float(reason == "passed"), "format": format_reward(prompt.prefill + response)}
+            for prompt, reason, response in zip(prompts, reasons, responses, strict=True)
         ]
 
     def read(self, prompt: Prompt) -> Checks:
@@ -173,6 +223,16 @@ def read_checks(prompt: Prompt) -> Checks:
     """
     tests, cases = prompt.metadata.get("tests"), prompt.metadata.get("cases")
     if not tests and not cases:
+        if ignored := ", ".join(_ignored_checks(prompt.metadata)):
+            raise UserError(
+                f"prompt {prompt.id!r} has neither tests nor cases, so a program would only have to print the answer, "
+                f"and {ignored} may be checks that are not read: convert them (docs/sandbox.md), or remove these fields"
+            )
+        if not prompt.answer:
+            raise UserError(
+                f"prompt {prompt.id!r} has neither tests, nor cases, nor an answer that a program has to print: give "
+                "its row one of them, or remove it"
+            )
         return (), (Case(stdin="", stdout=prompt.answer),)
     for name, value in (("tests", tests), ("cases", cases)):
         if value and not isinstance(value, Sequence):

@@ -66,8 +66,11 @@ class CodeActReward:
             if number not in reasons:
                 reasons[number] = self._programs.count(_compare_solution(prompt.answer, solution))
         return [
-            {"answer": float(reasons[number] == "passed"), "format": format_reward(response, _TAG)}
-            for number, response in enumerate(responses)
+            {
+                "answer": float(reasons[number] == "passed"),
+                "format": format_reward(prompt.prefill + response, _TAG),
+            }
+            for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
         ]
 
     def metrics(self) -> dict[str, float]:

@@ -37,6 +37,15 @@ def reward(
     return MathReward(pool, decimal_comma)
 
 
+def check_prompt(prompt: Prompt) -> None:
+    """Raises UserError if a prompt has no gold answer."""
+    if not prompt.answer.strip():
+        raise UserError(
+            f"prompt {prompt.id!r} has no gold answer, so every response would be wrong: name its field by the option "
+            "answer of prompts, or choose another reward"
+        )
+
+
 class MathReward:
     """{"answer": I[â = a], "format": r_format}, from the SSPO paper's appendix "Reward and answer verification".
 
@@ -64,8 +73,8 @@ class MathReward:
             pairs = [pair and (read_decimal_commas(pair[0]), read_decimal_commas(pair[1])) for pair in pairs]
         verdicts = self._compare_pairs(pair for pair in pairs if pair is not None)
         return [
-            {"answer": float(pair is not None and verdicts[pair]), "format": format_reward(response)}
-            for pair, response in zip(pairs, responses, strict=True)
+            {"answer": float(pair is not None and verdicts[pair]), "format": format_reward(prompt.prefill + response)}
+            for prompt, pair, response in zip(prompts, pairs, responses, strict=True)
         ]
 
     def close(self) -> None:

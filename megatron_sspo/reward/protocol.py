@@ -20,7 +20,8 @@ class Reward(Protocol):
     `megatron_sspo/reward/<name>.py` defines `reward(**options)`, which builds a reward. A reward may also have
     `metrics() -> dict[str, float]`, the numbers since its last call; they are logged in the run's rows as
     `reward/<name>`. The module may also define `check_prompt(prompt)`, which raises UserError for a row that cannot be
-    judged; it is called with every prompt before the run starts. A module's `check_values(**options)` raises UserError
+    judged; it is called with every prompt before the run starts, and with those of the reward's options that it has
+    parameters for. A module's `check_values(**options)` raises UserError
     for options that `reward` would refuse; it is called before the run starts, maybe on another machine.
     """
 
@@ -33,11 +34,14 @@ class Reward(Protocol):
         ...
 
 
-def check_prompts(build: Callable[..., Reward], prompts: Iterable[Prompt]) -> None:
+def check_prompts(
+    build: Callable[..., Reward], prompts: Iterable[Prompt], options: Mapping[str, Any] | None = None
+) -> None:
     """Calls the `check_prompt` of a reward's module, if it has one, with each prompt.
 
     Args:
         build: the module's `reward`, or the function that is named in its place.
+        options: the options of the reward.
 
     Raises:
         UserError: a row cannot be judged; the message names the prompt.
@@ -45,8 +49,10 @@ def check_prompts(build: Callable[..., Reward], prompts: Iterable[Prompt]) -> No
     check = getattr(inspect.getmodule(build), "check_prompt", None)
     if check is not None:
         with user_code_errors("check_prompt"):
+            known = list(inspect.signature(check).parameters)[1:]
+            read = {name: value for name, value in (options or {}).items() if name in known}
             for prompt in prompts:
-                check(prompt)
+                check(prompt, **read)
 
 
 def open_reward(name: str, options: Mapping[str, Any]) -> Reward:

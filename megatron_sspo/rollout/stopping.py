@@ -6,14 +6,18 @@ from typing import Any
 
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
+from megatron_sspo.data.template import end_of_turn
 from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
+from megatron_sspo.weights.transformers_config import read_config, transformers_errors_as_user_errors
+
+TEMPLATE = "the chat template"
 
 
 def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Returns the union of the end tokens in `config.json`, `generation_config.json` and the tokenizer.
+    """Returns the union of the end tokens in `config.json`, `generation_config.json`, the tokenizer and its template.
 
-    SGLang uses the union too; the files of a chat model often name different tokens.
+    SGLang uses the union of the first three too; the files of a chat model often name different tokens. The files of
+    others name none of those with which the chat template ends a turn, and responses would go on after their end.
 
     Raises:
         UserError: a file names something other than tokens, or Transformers cannot read it.
@@ -39,6 +43,8 @@ def named_end_tokens(
                 "list of them"
             )
         tokens[place] = found
+    if (end := end_of_turn(tokenizer)) is not None:
+        tokens[TEMPLATE] = [end]
     return tokens
 
 
@@ -46,6 +52,17 @@ def text_of(tokens: Sequence[int], tokenizer: Any, end_tokens: Collection[int]) 
     """Returns the text of tokens without end and padding tokens; other special tokens, as some tags are, stay."""
     left_out = {*end_tokens, tokenizer.pad_token_id}
     return str(tokenizer.decode([token for token in tokens if token not in left_out], skip_special_tokens=False))
+
+
+def describe_end_of_turn(model_path: Path, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Returns a sentence about an end token that the chat template alone names; "" if there is none."""
+    named = named_end_tokens(model_path, read_config(model_path), tokenizer)
+    added = set(named.pop(TEMPLATE, ())) - {token for tokens in named.values() for token in tokens}
+    return "".join(
+        f"the chat template ends an answer with {tokenizer.convert_ids_to_tokens(token)!r}, which no file names as "
+        "eos_token_id: it ends responses, too"
+        for token in added
+    )
 
 
 class StopStrings:

@@ -161,6 +161,7 @@ def test_another_machine_may_have_a_transformer_engine(tmp_path) -> None:
         ("x = 1", "has no attribute 'reward'"),
         ("reward = 3", "is 3, and must be a function"),
         ("def reward(size): ...", "needs the option size"),
+        ("def reward(completions): ...", "with nothing else, and returns an object with the method score: docs/first_"),
         ("def reward(size: int = 1, /): ...", ""),
         ("from beside_the_plugin import reward", ""),
     ],

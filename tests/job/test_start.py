@@ -16,6 +16,7 @@ OPENED = (
     "agree",
     "Evaluations",
     "unread_settings",
+    "describe_end_of_turn",
     "read_model_config",
     "report_prompts",
 )

@@ -1,5 +1,7 @@
 """Tests of the reward of a last turn in CodeAct, with programs in a real sandbox."""
 
+from dataclasses import replace
+
 import pytest
 
 from megatron_sspo.errors import UserError
@@ -45,11 +47,12 @@ def test_solutions_are_compared_or_run_as_their_row_says(judge) -> None:
         (TESTED, "<think> hm </think>", 0.0, 0.25),
         (CASES, ends("print(int(input()) ** 2)"), 1.0, 1.0),
         (CASES, ends("seldom looked at"), 0.0, 1.0),
+        (replace(prompt("3"), prefill="<think>"), "hm </think> <solution> 3 </solution>", 1.0, 1.0),
     ]
     found = judge.score([p for p, *_ in pairs], [response for _, response, *_ in pairs])
     assert found == [{"answer": answer, "format": form} for _, _, answer, form in pairs]
-    shares = {name: round(14 * share) for name, share in judge.metrics().items() if "seconds" not in name}
-    assert shares == {"code/passed": 6, "code/failed": 3, "code/error": 1, "code/no_solution": 4}
+    shares = {name: round(15 * share) for name, share in judge.metrics().items() if "seconds" not in name}
+    assert shares == {"code/passed": 7, "code/failed": 3, "code/error": 1, "code/no_solution": 4}
     assert judge.score([], []) == []
 
 

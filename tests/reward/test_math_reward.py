@@ -3,6 +3,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,20 @@ WRONG = [
 @pytest.mark.parametrize(("gold", "answer", "expected"), [(*p, 1.0) for p in RIGHT] + [(*p, 0.0) for p in WRONG])
 def test_answer(judge, gold: str, answer: str, expected: float) -> None:
     assert judge.score([prompt(gold)], [respond(answer)]) == [{"answer": expected, "format": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("prefill", "response", "form"),
+    [
+        ("<think>\n", "I add.\n</think> <answer>7</answer>", 1.0),
+        ("<think>\n", "<think>I add.</think> <answer>7</answer>", 0.5),
+        ("<think>\n\n</think>\n\n", "<answer>7</answer>", 1.0),
+        ("", "I add.\n</think> <answer>7</answer>", 0.25),
+    ],
+)
+def test_the_format_is_that_of_the_turn_which_the_prompt_may_have_begun(judge, prefill, response, form) -> None:
+    asked = replace(prompt("7"), prefill=prefill)
+    assert judge.score([asked], [response]) == [{"answer": 1.0, "format": form}]
 
 
 def test_a_batch_keeps_its_order_with_repeats_and_missing_answers(judge) -> None:

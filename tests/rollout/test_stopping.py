@@ -1,13 +1,14 @@
 """Detection of stop strings, independently of token boundaries, and of end-of-sequence tokens in all files."""
 
 import json
+import shutil
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.stopping import StopStrings, end_tokens
+from megatron_sspo.rollout.stopping import StopStrings, describe_end_of_turn, end_tokens
 from megatron_sspo.weights.transformers_config import read_config
 from tests.rollout import tiny_models
 
@@ -81,6 +82,34 @@ def test_end_tokens_are_the_union_of_all_files(tmp_path, folders, in_config, in_
     if in_generation_config is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": in_generation_config}))
     assert end_tokens(tmp_path, config, tiny_models.tokenizer()) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "names_it"),
+    [
+        ("{% for m in messages %}{{ m.content }}<|im_end|>\n{% endfor %}", True),
+        (
+            "{% for m in messages %}{{ m.content }}{{ ' <|im_end|>' if loop.last else '<|end|>' }}{% endfor %}",
+            True,
+        ),
+        ("{% for m in messages %}{{ m.content }}\n{% endfor %}", False),
+        ("{% for m in messages %}<|im_end|>{{ m.content }}{% endfor %}", False),
+        ("{{ raise_exception('no') }}", False),
+        (None, False),
+    ],
+)
+def test_the_token_with_which_the_template_ends_an_answer_ends_responses(tmp_path, folders, template, names_it):
+    """Files of a base model, for example, name `<|endoftext|>` alone, and no response would end in time."""
+    shutil.copy(folders["qwen3_moe"] / "config.json", tmp_path)
+    config, tokenizer = AutoConfig.from_pretrained(tmp_path), tiny_models.tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>", "<|end|>"]})
+    tokenizer.chat_template = template
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert end_tokens(tmp_path, config, tokenizer) == ({tiny_models.EOS, end} if names_it else {tiny_models.EOS})
+    said = "the chat template ends an answer with '<|im_end|>', which no file names as eos_token_id: it ends responses"
+    assert describe_end_of_turn(tmp_path, tokenizer).startswith(said) == names_it
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))
+    assert describe_end_of_turn(tmp_path, tokenizer) == ""
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Fields, Record, Row, row_from_record
-from megatron_sspo.data.sources import narrow_floats
+from megatron_sspo.data.sources import arrow_values
 from megatron_sspo.errors import UserError
 
 
@@ -26,7 +26,8 @@ def rows(
         split: split in the notation of `datasets`, such as "train[:100]".
         config: the dataset's configuration, if it has several.
         question: column of the question: text, or a list of chat messages.
-        answer: column of the gold answer: text or a number. A dot selects a field of a nested record.
+        answer: column of the gold answer: text, a number or a boolean; "" if the rows have none.
+            A dot selects a field of a nested record.
         demonstration: column of a worked response; none by default.
         answer_after: mark in the answer's column; the gold answer is the text after its last occurrence.
 
@@ -60,7 +61,7 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
         raise _unreadable(name, split, config, error) from error
     if columns:
         dataset = dataset.select_columns([column for column in dataset.column_names if column in columns])
-    read = narrow_floats.reader_of(dataset.features.arrow_schema)
+    read = arrow_values.reader_of(dataset.features.arrow_schema)
     rows = iter(dataset)
     for number in range(1, len(dataset) + 1):
         try:

@@ -25,7 +25,8 @@ def rows(
     Args:
         path: the file.
         question: field of the question: text or chat messages.
-        answer: field of the gold answer: text or a number. A dot selects a field of a nested object.
+        answer: field of the gold answer: text, a number or a boolean; "" if the rows have none.
+            A dot selects a field of a nested object.
         demonstration: field of a worked response; none by default.
         answer_after: mark in the answer's field, such as "####" in GSM8K; the gold answer is the text after its last
             occurrence.

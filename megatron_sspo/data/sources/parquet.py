@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megatron_sspo.data.other_format import check_is_parquet
 from megatron_sspo.data.row import Fields, Record, Row, existing_file, row_from_record
-from megatron_sspo.data.sources import narrow_floats
+from megatron_sspo.data.sources import arrow_values
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.files.reading import open_file
 
@@ -25,8 +25,8 @@ def rows(
     Args:
         path: the file.
         question: column of the question: text, or a list of chat messages.
-        answer: column of the gold answer: text or a number. A dot selects a field of a nested record, as in
-            "reward_model.ground_truth".
+        answer: column of the gold answer: text, a number or a boolean; "" if the rows have none.
+            A dot selects a field of a nested record, as in "reward_model.ground_truth".
         demonstration: column of a worked response; none by default.
         answer_after: mark in the answer's column; the gold answer is the text after its last occurrence.
 
@@ -58,7 +58,7 @@ def records(path: str | Path, columns: Sequence[str] = ()) -> Iterator[Record]:
         if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
             raise UserError(f"{path} has two columns {short_repr(twice[0])}, of which one would be lost: rename one")
         wanted = [name for name in file.schema_arrow.names if name in columns or not columns]
-        read, rows_before = narrow_floats.reader_of(file.schema_arrow), 0
+        read, rows_before = arrow_values.reader_of(file.schema_arrow), 0
         for batch in file.iter_batches(columns=wanted):
             for number, values in enumerate(batch.to_pylist(), start=rows_before + 1):
                 yield Record(id=f"{path.name}:{number}", place=f"{path}, row {number}", values=read(values))

@@ -5,10 +5,10 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from megatron_sspo.files.strict_json import parse_strict_json
 from megatron_sspo.rollout.agents.chat import ChatRequest, Completion, Form, read_max_tokens, read_model, read_stop
 from megatron_sspo.rollout.agents.forced import RequiredForm, call_of, json_of
 from megatron_sspo.rollout.agents.messages import Call, Message, Refusal, check_text, parse_tools, read_text
-from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _INVALID = "INVALID_JSON"  # the key under which Anthropic's clients wrap arguments that are no JSON object
 _UNSUPPORTED = ("mcp_servers", "container", "context_management")

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatron_sspo.rollout.agents.strict_json import parse_strict_json
+from megatron_sspo.data.template import for_template
+from megatron_sspo.files.strict_json import parse_strict_json
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
@@ -70,18 +71,14 @@ class Message:
             found["reasoning_content"] = self.reasoning
         if self.calls:
             found["tool_calls"] = [
-                {
-                    "type": "function",
-                    "id": call.id,
-                    "function": {"name": call.name, "arguments": _value(call.arguments)},
-                }
+                {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
                 for call in self.calls
             ]
         if self.answers_call:
             found["tool_call_id"] = self.answers_call
         if self.name:
             found["name"] = self.name
-        return found
+        return for_template(found)
 
 
 def parse_messages(given: Any) -> list[Message]:
@@ -138,7 +135,9 @@ def _call(call: Any, place: str) -> Call:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise Refusal(f"{place} must have a function with a name")
-    arguments = read_text(function.get("arguments"), f"{place}.function.arguments")
+    given = function.get("arguments")  # a row's may be an object
+    text = json.dumps(given) if isinstance(given, Mapping) else given
+    arguments = read_text(text, f"{place}.function.arguments")
     return Call(check_text(function["name"], place), arguments or "{}", read_text(call.get("id"), f"{place}.id"))
 
 
@@ -175,11 +174,3 @@ def parse_tools(given: Any) -> list[dict[str, Any]]:
 def names_of(tools: Sequence[Mapping[str, Any]]) -> set[str]:
     """Returns the names of the tools."""
     return {tool["function"]["name"] for tool in tools}
-
-
-def _value(arguments: str) -> Any:
-    try:
-        found = parse_strict_json(arguments)
-    except ValueError:
-        return arguments
-    return found if isinstance(found, dict) else arguments

@@ -5,8 +5,8 @@ import re
 import uuid
 from collections.abc import Collection
 
+from megatron_sspo.files.strict_json import parse_strict_json
 from megatron_sspo.rollout.agents.messages import Call, Message, is_encodable
-from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _CALL_END = "</tool_call>"

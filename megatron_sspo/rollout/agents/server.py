@@ -9,12 +9,12 @@ from aiohttp import web
 
 from megatron_sspo.agent.tasks import cancel
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.strict_json import parse_strict_json
 from megatron_sspo.processes.output import ignore_malformed_requests
 from megatron_sspo.rollout.agents import anthropic_messages, chat_completions
 from megatron_sspo.rollout.agents.chat import Form
 from megatron_sspo.rollout.agents.messages import Refusal
 from megatron_sspo.rollout.agents.session import Session
-from megatron_sspo.rollout.agents.strict_json import parse_strict_json
 
 _MAX_BYTES = 8 << 20  # of the body of a request
 _MAX_COMMAS = 250_000  # in it; millions of values hold up all other episodes for seconds while they are parsed

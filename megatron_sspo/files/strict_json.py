@@ -1,4 +1,4 @@
-"""Parses JSON that a client or the policy wrote."""
+"""Parses JSON that a client, the policy or a row has as text."""
 
 import json
 import math
@@ -23,6 +23,17 @@ def parse_strict_json(text: str | bytes) -> Any:
         if not values:
             return found
     raise ValueError(f"it is nested more than {_DEEPEST} deep")
+
+
+def decode_json(value: Any) -> Any:
+    """Returns the list or object that a text spells in JSON; any other value, and any other text, as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = parse_strict_json(value)
+    except ValueError:
+        return value
+    return found if isinstance(found, (dict, list)) else value
 
 
 def _inside(value: Any) -> Any:
