@@ -118,7 +118,7 @@ class Optimizer:
     """Adam with decoupled weight decay, by Megatron's distributed optimizer."""
 
     lr: NotNegative = 1e-6  # the learning rate after the warm-up
-    min_lr: NotNegative = 0.0  # the learning rate at the end of a linear or cosine schedule
+    min_lr: NotNegative = 0.0  # the learning rate of the last update of a linear or cosine schedule; 0: just above it
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate, over all updates
     warmup_updates: Amount = 0  # updates over which the learning rate rises linearly
     weight_decay: NotNegative = 0.0  # decoupled, as in AdamW
