@@ -37,7 +37,9 @@ def test_verify_reports_dtypes_and_missing_tensors(pair, tmp_path):
 
 def test_a_cast_cannot_be_verified(checkpoint, tmp_path):
     convert(checkpoint("llama_tied"), tmp_path / "cast", dtype=torch.float16)
-    words = r"^20 of 20 tensors have another dtype in .*cast than in .* \(torch.float32 and torch.float16\): bits are"
+    words = (
+        r"^20 of 20 tensors of .* have another dtype than in .*cast, .* \(torch.float32 and torch.float16\): bits are"
+    )
     with pytest.raises(UserError, match=words) as raised:
         verify(checkpoint("llama_tied"), tmp_path / "cast")
     assert "\n" not in str(raised.value)

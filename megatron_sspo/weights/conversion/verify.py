@@ -68,8 +68,9 @@ def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
     if len(casts) > 1:
         x, y = casts[0]
         raise UserError(
-            f"{len(casts):,} of {len(pairs):,} tensors have another dtype in {b.path} than in {a.path}, such as {x.name} "
-            f"({x.dtype} and {y.dtype}): bits are compared, so a cast cannot be verified; convert without --dtype"
+            f"{len(casts):,} of {len(pairs):,} tensors of {a.path} have another dtype than in {b.path}, such as "
+            f"{x.name} ({x.dtype} and {y.dtype}): bits are compared, so a cast cannot be verified; convert without "
+            "--dtype"
         )
     total = sum(x.num_bytes for x, _ in comparable)
     meter = Meter(f"{a.path} and {b.path}", total)
