@@ -34,7 +34,7 @@ def test_loads_are_those_of_the_recorded_routes(folders, device, batches, fields
     """Each token counts once for each sequence, however the sequences are packed, shared and recomputed."""
     batch = read_batch(batches["moe"])
     noted = Policy(make_run(routing_replay="R2"), folders["moe"], device).old_log_probs(batch)
-    routes = [unpack_routes(r.routes, SHAPE) for group in noted for r in group.rollouts]
+    routes = [unpack_routes(r.routes, SHAPE) for group in noted for r in group.rollouts if r.routes is not None]
     lengths = [len(g.prompt.tokens) + len(r.tokens) for g in batch for r in g.rollouts]
     chosen = torch.from_numpy(np.concatenate(routes).astype("int64"))
     assert len(chosen) == sum(lengths)
