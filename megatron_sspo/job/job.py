@@ -398,8 +398,8 @@ class Job:
         """Saves a checkpoint, after an evaluation of earlier weights, which a resumed run could not begin again."""
         if self._evaluations.in_progress not in (None, self.state.update):
             self._evaluations.finish(self.state.update)
-        extra = {"prompts": self.prompts.state(), "cycles": self.cycles.state()}
-        extra[INITIAL_WEIGHTS] = self._initial_weights
+        states = {"prompts": self.prompts.state(), "cycles": self.cycles.state()}
+        extra = {**states, INITIAL_WEIGHTS: self._initial_weights}
         self.checkpoints.save(self.policy.begin_save, self.state, extra)
 
     def _report_checkpoint(self, update: int, waited: float, seconds: float) -> None:

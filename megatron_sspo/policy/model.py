@@ -91,8 +91,8 @@ def _check_schedule(transformer: TransformerConfig, parallel: Parallel) -> None:
             f"megatron.moe_router_load_balancing_type is {kind} and megatron.moe_aux_loss_coeff is {coefficient}: one "
             "of them is a list, so make both lists of the same length, or neither"
         )
-    kinds, coefficients = (value if isinstance(value, list) else [value] for value in (kind, coefficient))
-    unlike = [(k != "none") != (c > 0) for k, c in zip(kinds, coefficients, strict=True)]
+    pairs: Any = zip(kind, coefficient, strict=True) if isinstance(kind, list) else [(kind, coefficient)]  # pyright: ignore
+    unlike = [(k != "none") != (c > 0) for k, c in pairs]
     if transformer.num_moe_experts and any(unlike):  # Megatron would add no loss
         raise UserError(
             f"megatron.moe_router_load_balancing_type is {kind} and megatron.moe_aux_loss_coeff is {coefficient}: a "

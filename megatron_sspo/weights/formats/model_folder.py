@@ -74,7 +74,8 @@ class ModelFolder:
             for name in names[:: -(-len(names) // _SAMPLED_TENSORS)]:
                 tensor = self.stored[name]
                 first, count = tensor.num_rows // 2, max(1, _SAMPLED_BYTES // max(1, tensor.row_bytes))
-                crc = zlib.crc32(self.read(name, 0, first, first + count).flatten().view(torch.uint8).numpy(), crc)
+                rows = self.read(name, 0, first, first + count).flatten().view(torch.uint8)
+                crc = zlib.crc32(rows.numpy().tobytes(), crc)
         return f"{crc:08x}"
 
     def manifest_to_check(self) -> tuple[Path, Manifest] | None:
