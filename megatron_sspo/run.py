@@ -121,7 +121,7 @@ class Optimizer:
     """Adam with decoupled weight decay, by Megatron's distributed optimizer."""
 
     lr: NotNegative = 1e-6  # the learning rate after the warm-up
-    min_lr: NotNegative = 0.0  # the learning rate at the end of a linear or cosine schedule
+    min_lr: NotNegative = 0.0  # the learning rate of the last update of a linear or cosine schedule; 0: just above it
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate, over all updates
     warmup_updates: Amount = 0  # updates over which the learning rate rises linearly
     weight_decay: NotNegative = 0.0  # decoupled, as in AdamW
@@ -261,12 +261,16 @@ def check_reference(run: Run) -> None:
     """Raises UserError if a run that is warm-started needs log-probs of the reference policy."""
     if not run.needs_reference:
         return
-    kl_coef = run.penalties.kl_coef
-    what = f"penalties.kl_coef is {kl_coef}" if kl_coef else "objective needs reference_log_probs"
     raise UserError(
-        f"{what} in a run with a warm start, but the {'penalty' if kl_coef else 'reference policy'} refers to the "
-        "weights that a run starts from: warm-start in a run of its own, and start this one from its model folder"
+        f"{reason_for_reference(run)} in a run with a warm start, but the reference policy has the weights that a run "
+        "starts from: warm-start in a run of its own, and start this one from its model folder"
     )
+
+
+def reason_for_reference(run: Run) -> str:
+    """Returns what a run needs the reference policy for."""
+    kl_coef = run.penalties.kl_coef
+    return f"penalties.kl_coef is {kl_coef}" if kl_coef else "objective needs reference_log_probs"
 
 
 def _check_old_policy(run: Run) -> None:

@@ -198,7 +198,7 @@ def test_a_set_named_twice_is_refused() -> None:
             ["correction.cap=3", "correction.mode=binary_kl"],
             ["correction.cap is 3.0, and not used: correction.mode is 'binary_kl'"],
         ),
-        (["penalties.kl_estimator=k1"], ["penalties.kl_estimator is 'k1', and not used: penalties.kl_coef is 0.0"]),
+        (["penalties.kl_estimator=k2"], ["penalties.kl_estimator is 'k2', and not used: penalties.kl_coef is 0.0"]),
         (
             ["rollouts.overlong_penalty=2", "rollouts.endpoint.max_turns=3"],
             [

@@ -38,10 +38,15 @@ class Microbatch:
     old_log_probs: torch.Tensor | None  # [R] float32; None if the policy has not changed since the rollout: ρ = 1
     old_entropy: torch.Tensor | None  # [R] float32; None if the objective does not need it, or ρ = 1
     reference_log_probs: torch.Tensor | None  # [R] float32; None if neither a penalty nor the objective needs it
-    is_padding: torch.Tensor  # [T/C] bool
+    uses: torch.Tensor  # [T/C] int32: the number of sequences that a token is part of; 0 for padding
     spans: tuple[tuple[Span, ...], ...]  # of each sequence, in the whole row; a shared prompt is in several
     pieces: Pieces | None = None  # what this rank's tokens attend to; None: each section attends to itself alone
     routes: torch.Tensor | None = None  # [T/C, layers, topk] uint8 or int16: the experts to replay
+
+    @property
+    def is_padding(self) -> torch.Tensor:
+        """[T/C] bool."""
+        return self.uses == 0
 
     def to(self, device: torch.device) -> "Microbatch":
         """Returns a copy on `device`."""
@@ -113,7 +118,7 @@ def make_microbatch(
         old_log_probs=_concatenate_attribute(rollouts, masks, "old_log_probs"),
         old_entropy=_concatenate_attribute(rollouts, masks, "old_entropy"),
         reference_log_probs=_concatenate_attribute(rollouts, masks, "reference_log_probs"),
-        is_padding=share(row.is_padding),
+        uses=share(row.uses),
         spans=plan.spans,
         pieces=pieces_of(plan.sections, context_rank, context_size) if max(sharing, default=1) > 1 else None,
         routes=share(_routes(sequences, plan, router)) if router else None,

@@ -129,7 +129,7 @@ class Row:
 
     tokens: np.ndarray  # [T] int64
     positions: np.ndarray  # [T] int64
-    is_padding: np.ndarray  # [T] bool
+    uses: np.ndarray  # [T] int32: the number of sequences that a token is part of; 0 for padding
     is_response: np.ndarray  # [T] bool: whether the next token is a response token
 
     @classmethod
@@ -140,10 +140,10 @@ class Row:
             masks: of each sequence, the tokens after the prompt that the policy sampled.
         """
         tokens = np.zeros(plan.num_tokens, dtype=np.int64)
-        is_padding, is_response = np.ones(len(tokens), dtype=np.bool_), np.zeros(len(tokens), dtype=np.bool_)
+        uses, is_response = np.zeros(len(tokens), dtype=np.int32), np.zeros(len(tokens), dtype=np.bool_)
         for (prompt, rollout), mask, spans in zip(sequences, masks, plan.spans, strict=True):
             for start, position, count in spans:
-                is_padding[start : start + count] = False
+                uses[start : start + count] += 1
                 part = prompt[position : position + count]
                 tokens[start : start + len(part)] = part
             if spans:
@@ -155,7 +155,7 @@ class Row:
         positions = np.arange(len(tokens))
         for section in plan.sections:
             positions[section.start : section.stop] += section.position - section.start
-        return cls(tokens, positions, is_padding, is_response)
+        return cls(tokens, positions, uses, is_response)
 
 
 def pieces_of(sections: Sequence[Section], context_rank: int, context_size: int) -> Pieces:

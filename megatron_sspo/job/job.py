@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from megatron_sspo.batching.holders import outline
-from megatron_sspo.checkpoint.state import LOOP_STATE, State, list_checkpoints, read_checkpoint
+from megatron_sspo.checkpoint.state import INITIAL_WEIGHTS, LOOP_STATE, State, list_checkpoints, read_checkpoint
 from megatron_sspo.checkpoint.writer import CheckpointWriter
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.config.user_code import call_user_code
@@ -177,6 +177,7 @@ class Job:
         if run.model.init == "random":
             weights = random_weights(run, self.folder, is_new=self._resumed_from is None)
         self.policy = Policy(run, weights, self._device)
+        self._initial_weights = agree.run_on_rank_0(self.policy.folder.fingerprint)
         self.stop = Stop(self.folder)
         stack.callback(self.stop.close)
         self.checkpoints = CheckpointWriter(
@@ -282,6 +283,7 @@ class Job:
         (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
         self.prompts.restore(extra["prompts"])
         self.cycles.restore(extra["cycles"])
+        self._initial_weights = extra.get(INITIAL_WEIGHTS) or self._initial_weights
         self.state.batches = self.policy.scatter(self.state.batches)
         if self.run.needs_reference and agree.run_on_rank_0(self._lacks_reference):
             self.state.batches = self.policy.reference_log_probs(self.state.batches)
@@ -397,7 +399,8 @@ class Job:
         """Saves a checkpoint, after an evaluation of earlier weights, which a resumed run could not begin again."""
         if self._evaluations.in_progress not in (None, self.state.update):
             self._evaluations.finish(self.state.update)
-        extra = {"prompts": self.prompts.state(), "cycles": self.cycles.state()}
+        states = {"prompts": self.prompts.state(), "cycles": self.cycles.state()}
+        extra = {**states, INITIAL_WEIGHTS: self._initial_weights}
         self.checkpoints.save(self.policy.begin_save, self.state, extra)
 
     def _report_checkpoint(self, update: int, waited: float, seconds: float) -> None:

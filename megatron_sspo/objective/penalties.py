@@ -10,7 +10,7 @@ from megatron_sspo.objective.average import Average, OverSequences, shares_of
 from megatron_sspo.objective.checks import check_name, check_number
 from megatron_sspo.objective.segments import Segments
 
-KlEstimator = Literal["k1", "k2", "k3"]
+KlEstimator = Literal["k2", "k3"]
 
 
 def kl(log_probs: Tensor, reference_log_probs: Tensor, estimator: KlEstimator) -> Tensor:
@@ -18,16 +18,15 @@ def kl(log_probs: Tensor, reference_log_probs: Tensor, estimator: KlEstimator) -
 
     With r = log π_ref − log π_θ (Schulman, http://joschu.net/blog/kl-approx.html):
 
-        k1 = −r              unbiased; as a loss, its expected gradient is zero, so it penalizes nothing
         k2 = r² / 2          as a loss, its expected gradient is the gradient of the KL
         k3 = e^r − 1 − r     unbiased, never negative; as a loss, its expected gradient is that of KL(π_ref ‖ π_θ)
+
+    k1 = −r is none of them: its expected gradient is zero, so as a loss it penalizes nothing.
 
     Raises:
         ValueError: the estimator is unknown.
     """
     log_ratio = reference_log_probs - log_probs
-    if estimator == "k1":
-        return -log_ratio
     if estimator == "k2":
         return log_ratio.square() / 2
     if estimator == "k3":
@@ -46,7 +45,7 @@ class Penalties:
     """
 
     kl_coef: float = 0.0  # β
-    kl_estimator: KlEstimator = "k3"  # k1, k2 or k3
+    kl_estimator: KlEstimator = "k3"  # k2 or k3
     entropy_coef: float = 0.0  # a positive value rewards entropy
 
     def __post_init__(self) -> None:

@@ -1,13 +1,16 @@
 """The `forward_step_func` of Megatron's schedules: a microbatch through the model, and the loss hook at its end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.moe import router
 from megatron.core.utils import unwrap_model
 
@@ -16,9 +19,9 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
-from megatron_sspo.policy.context import gather_responses
 from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.head.head import forward_without_head, response_log_probs
+from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.shared_prompts.packed import packed_seq_params
 from megatron_sspo.policy.shared_prompts.rules import has_router_losses
@@ -37,6 +40,7 @@ class ForwardStep:
     temperature: float
     vocab_size: int
     routing: RoutingReplay | None = None
+    load: RouterLoad | None = None
     overlap_grad_reduce: bool = False
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
@@ -44,7 +48,10 @@ class ForwardStep:
         mark_progress()
         chunk: Any = unwrap_model(model)
         microbatch = next(microbatches).to(next(chunk.parameters()).device)
-        with self.routing.forward(chunk, microbatch) if self.routing else nullcontext():
+        with (
+            self.routing.forward(chunk, microbatch) if self.routing else nullcontext(),
+            self.load.forward(microbatch) if self.load else nullcontext(),
+        ):
             output = forward_without_head(
                 model,
                 chunk,
@@ -82,10 +89,33 @@ class ForwardStep:
         )
         if (group := context_group()) is not None:
             log_probs, entropy = (
-                gather_responses(values, microbatch.context_counts, microbatch.context_order, group)
+                _gather_responses(values, microbatch.context_counts, microbatch.context_order, group)
                 for values in (log_probs, entropy)
             )
         return self.loss(microbatch, log_probs, entropy)
+
+
+def _gather_responses(
+    values: torch.Tensor, counts: Sequence[int], order: torch.Tensor, group: dist.ProcessGroup
+) -> torch.Tensor:
+    """Gathers the values of all response tokens, in the order of the packed row, on every rank of the group.
+
+    Every rank has to call this, even if it has no response token. All ranks then compute the same from the result, so
+    the backward pass is a slice (`tensor_parallel_output_grad=False`): each rank keeps the gradient of its own values.
+    A sum over the C ranks would count each gradient C times.
+
+    Args:
+        values: [r], of this rank's response tokens.
+        counts: r of each rank.
+        order: [R], the permutation from the ranks' concatenated values to the row's order.
+
+    Returns:
+        [R], differentiable.
+    """
+    padded = F.pad(values, (0, max(counts) - len(values)))
+    gathered = gather_from_sequence_parallel_region(padded, tensor_parallel_output_grad=False, group=group)
+    by_rank = gathered.view(len(counts), -1)
+    return torch.cat([row[:count] for row, count in zip(by_rank, counts, strict=True)])[order]
 
 
 @cache
@@ -148,7 +178,9 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
                 "the objective returned a loss without a gradient for a microbatch: use every log-prob, if only times "
                 "zero as in (0 * log_probs).sum(), instead of a constant"
             )
-        total = sums.loss + penalties(log_probs, entropy, microbatch.reference_log_probs, microbatch.segments, average)
+        reference = microbatch.reference_log_probs
+        penalty = penalties(log_probs, entropy, reference, microbatch.segments, average)
+        total = sums.loss + penalty
         advantage = microbatch.token_advantages
         if advantage is None:
             advantage = microbatch.segments.spread(microbatch.advantages)
@@ -156,12 +188,15 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         tokens = {"log_ratio": log_ratio, **sums.tokens, "advantage": advantage, "entropy": entropy.detach()}
         if microbatch.rollout_log_probs is not None:
             tokens["engine_difference"] = old - microbatch.rollout_log_probs
+        if reference is not None:
+            tokens["reference_difference"] = reference - log_probs.detach()
         sequences = dict(sums.sequences)
         if correction.mode != "none" and microbatch.rollout_log_probs is not None:
             is_kept = correction.weights(old, microbatch.rollout_log_probs, microbatch.segments).bool().float()
             tokens["correction_kept"] = is_kept
             sequences["correction_kept"] = (microbatch.segments.sum(is_kept) > 0).float()
-        metrics = {"loss": total.detach().clone(), "tokens": tokens, "sequences": sequences}
+        sums_of = {"loss": total.detach().clone(), "penalty": penalty.detach().clone()}
+        metrics = {**sums_of, "tokens": tokens, "sequences": sequences}
         return total * scale, torch.ones((), dtype=torch.int, device=total.device), metrics
 
     return loss

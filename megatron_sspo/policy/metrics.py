@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,7 +21,10 @@ class UpdateRecord:
     """
 
     loss: float  # the average over the batch, whose gradient was taken
-    # [R] each: log_ratio, advantage, entropy, engine_difference; token_weight if the objective reports it
+    penalty: float = 0.0  # the part of the loss that `Penalties` adds
+    router: Mapping[str, float] = field(default_factory=dict)  # metrics of the routers: see `RouterLoad`
+    # [R] each: log_ratio, advantage, entropy, engine_difference; reference_difference if there is a reference policy,
+    # token_weight if the objective reports it
     tokens: Mapping[str, torch.Tensor]
     sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight if the objective reports it
     order: Sequence[int]  # [S]: the index in the batch of each of the sequences
@@ -30,7 +33,7 @@ class UpdateRecord:
 
 
 def merge_reports(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int], divisor: float) -> UpdateRecord:
-    """Merges the microbatches' reports into one record; a report's loss is a sum over its sequences.
+    """Merges the microbatches' reports into one record; a report's loss and penalty are sums over its sequences.
 
     Args:
         order: the index in the batch of each sequence, in the order of the reports.
@@ -51,8 +54,8 @@ def merge_reports(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int],
                 )
         return {name: torch.cat([report[kind][name] for report in reports]) for name in reports[0][kind]}
 
-    loss = sum(float(report["loss"].double()) for report in reports) / divisor
-    return UpdateRecord(loss=loss, tokens=joined("tokens"), sequences=joined("sequences"), order=order)
+    loss, penalty = (sum(float(report[name].double()) for report in reports) / divisor for name in ("loss", "penalty"))
+    return UpdateRecord(loss=loss, penalty=penalty, tokens=joined("tokens"), sequences=joined("sequences"), order=order)
 
 
 def weights_by_sequence(record: UpdateRecord, lengths: Sequence[int]) -> list[tuple[float, torch.Tensor]]:
@@ -75,14 +78,17 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
     """Returns the update's numbers by the names that they are plotted under.
 
     KL(π_old‖π_θ) is estimated by k3 = ρ − 1 − log ρ on tokens that π_old sampled (Schulman, "Approximating KL
-    divergence"). The entropy is the entropy of the whole distribution, not −log π of the sampled token.
+    divergence"), and so is KL(π_θ‖π_ref), by π_ref/π_θ. The entropy is the entropy of the whole distribution, not
+    −log π of the sampled token.
     """
     log_ratio = record.tokens["log_ratio"].double()
     difference = record.tokens["engine_difference"].double()
     return {
         "policy/loss": record.loss,
+        "policy/penalty": record.penalty,
         "policy/entropy": _mean(record.tokens["entropy"]),
         "policy/kl_old": _mean(log_ratio.expm1() - log_ratio),
+        **_reference(record),
         "policy/grad_norm": record.grad_norm,
         "policy/learning_rate": record.learning_rate,
         **_distribution("log_ratio", log_ratio),
@@ -92,6 +98,7 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
         "engine/kl": _mean(difference.expm1() - difference),
         **_masked(record),
         "response/tokens": float(len(log_ratio)),
+        **record.router,
     }
 
 
@@ -100,6 +107,14 @@ def _masked(record: UpdateRecord) -> dict[str, float]:
     kinds = {"masked_tokens": record.tokens, "masked_sequences": record.sequences}
     kept = {name: values["correction_kept"] for name, values in kinds.items() if "correction_kept" in values}
     return {f"engine/{name}": 1 - _mean(values) if len(values) else 0.0 for name, values in kept.items()}
+
+
+def _reference(record: UpdateRecord) -> dict[str, float]:
+    """Returns the divergence from the reference policy, if the run has one."""
+    if (difference := record.tokens.get("reference_difference")) is None:
+        return {}
+    difference = difference.double()
+    return {"policy/kl_reference": _mean(difference.expm1() - difference)}
 
 
 def _weights(record: UpdateRecord, log_ratio: torch.Tensor) -> dict[str, float]:

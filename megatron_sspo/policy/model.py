@@ -91,6 +91,13 @@ def _check_schedule(transformer: TransformerConfig, parallel: Parallel) -> None:
             f"megatron.moe_router_load_balancing_type is {kind} and megatron.moe_aux_loss_coeff is {coefficient}: one "
             "of them is a list, so make both lists of the same length, or neither"
         )
+    pairs: Any = zip(kind, coefficient, strict=True) if isinstance(kind, list) else [(kind, coefficient)]  # pyright: ignore
+    unlike = [(k != "none") != (c > 0) for k, c in pairs]
+    if transformer.num_moe_experts and any(unlike):  # Megatron would add no loss
+        raise UserError(
+            f"megatron.moe_router_load_balancing_type is {kind} and megatron.moe_aux_loss_coeff is {coefficient}: a "
+            "loss has both a type other than 'none' and a coefficient above 0, so set both, or neither"
+        )
 
 
 def _layout_fields(parallel: Parallel, dtype: torch.dtype, options: Mapping[str, Any]) -> dict[str, Any]:

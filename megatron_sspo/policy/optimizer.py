@@ -76,14 +76,18 @@ def make_optimizer(
 
 
 def make_scheduler(optimizer: Any, options: Optimizer, num_updates: int) -> OptimizerParamScheduler:
-    """Returns a schedule of learning rates: warm-up, then `options.schedule` down to `min_lr` at the last update."""
+    """Returns a schedule of learning rates: warm-up, then `options.schedule` down to `min_lr` at the last update.
+
+    A `min_lr` of 0 would be reached one update after the last, so that every update trains.
+    """
+    last = num_updates + (options.min_lr == 0)
     return OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,
         max_lr=options.lr,
         min_lr=options.min_lr,
         lr_warmup_steps=options.warmup_updates,
-        lr_decay_steps=max(num_updates, options.warmup_updates + 1),
+        lr_decay_steps=max(last, options.warmup_updates + 1),
         lr_decay_style=options.schedule,
         start_wd=options.weight_decay,
         end_wd=options.weight_decay,

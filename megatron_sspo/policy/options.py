@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from megatron_sspo.config.hints import HintMismatch, convert_to_hint
-from megatron_sspo.config.kinds import Count, Decay, NotNegative, Positive
+from megatron_sspo.config.kinds import Count, Decay, NotNegative
 from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.config.tree import describe_hint
 from megatron_sspo.errors import UserError
@@ -96,12 +96,16 @@ _EXPERTS_OVERLAP = "its schedule takes a plan of the forward pass, which the tra
 # the passes of π_old and of π_θ would draw other numbers
 _ANEW = "it draws anew in every forward pass, so that ρ of an unchanged policy is not 1"
 _OWN_LOOP = "only Megatron's own training loop reads what it measures"
+_LOADED = "weights come from a folder; those of model.init='random' as initializer_range of its config.json says"
 _MUST_STAY = {
     **dict.fromkeys(("fp8", "fp4", "fp8_param_gather", "fp4_param_gather"), _LOW_PRECISION),
     **dict.fromkeys(("cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph"), _GRAPHS),
     **dict.fromkeys(("overlap_moe_expert_parallel_comm", "delay_wgrad_compute"), _EXPERTS_OVERLAP),
     "ep_overlap_early_attn_memory_release": _EXPERTS_OVERLAP,
-    **dict.fromkeys(("qk_clip", "log_max_attention_logit"), _OWN_LOOP),
+    **dict.fromkeys(("qk_clip", "log_max_attention_logit", "moe_per_layer_logging"), _OWN_LOOP),
+    **dict.fromkeys(("init_method", "init_method_std", "output_layer_init_method"), _LOADED),
+    **dict.fromkeys(("embedding_init_method", "embedding_init_method_std"), _LOADED),
+    **dict.fromkeys(("moe_expert_capacity_factor", "moe_token_dropping"), "the engine drops no tokens"),
     "tp_comm_overlap": "its buffers are made for rows of one length, and rows of microbatches differ",
     "defer_embedding_wgrad_compute": "the gradient of the output layer is computed by the trainer's own head",
     "fp32_residual_connection": "layers in bfloat16 do not take its float32 values",
@@ -122,20 +126,18 @@ _MUST_STAY = {
 }
 # fields that would draw at random, and that 0 turns off
 _RANDOM = ("hidden_dropout", "attention_dropout")
-# values of `moe_router_load_balancing_type`. Megatron's "sinkhorn" chooses other experts than the engine does.
-_BALANCING = ("none", "aux_loss", "seq_aux_loss", "global_aux_loss")
+# values of `moe_router_load_balancing_type`. Megatron's "sinkhorn" chooses other experts than the engine does, and
+# "seq_aux_loss" takes a packed row for one sequence, which makes it "aux_loss".
+_BALANCING = ("none", "aux_loss", "global_aux_loss")
 # forms of context parallelism; "a2a+p2p" needs groups that the trainer does not make, and Megatron would use none
 _CONTEXT = ("p2p", "a2a", "all_gather")
 # ranges of values other than None. Megatron's annotations lack them: it would divide by 0 or loop forever.
 _RANGES: dict[str, Any] = {
     "hidden_dropout": Decay,
     "attention_dropout": Decay,
-    "init_method_std": Positive,
-    "embedding_init_method_std": Positive,
     "moe_router_load_balancing_type": Literal[_BALANCING] | list[Literal[_BALANCING]],
     "moe_z_loss_coeff": NotNegative,
     "cp_comm_type": Literal[_CONTEXT] | list[Literal[_CONTEXT]],
-    "moe_expert_capacity_factor": Positive,
     "num_layers_in_first_pipeline_stage": Count,
     "num_layers_in_last_pipeline_stage": Count,
     "recompute_num_layers": Count,

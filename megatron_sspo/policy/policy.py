@@ -21,6 +21,7 @@ from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
 from megatron_sspo.policy.options import model_errors
+from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
@@ -86,8 +87,9 @@ class Policy:
             self.kernels += (
                 f"; prompts are not shared, because attention by Transformer Engine failed a check: {reason}"
             )
+        self._load = RouterLoad(chunks)
         self._schedule = Schedule(
-            run, self.transformer, self.chunks, self.vocab_size, routing, share_prompts=share_prompts
+            run, self.transformer, self.chunks, self.vocab_size, routing, self._load, share_prompts=share_prompts
         )
         self.set_optimizer(run.optimizer, run.num_updates)
 
@@ -164,13 +166,15 @@ class Policy:
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+        self._load.begin()
         reports = self._schedule.run(rank_batch, loss, forward_only=False)
+        router = self._load.metrics(num_microbatches=len(rank_batch.microbatches))
         gathered = self._schedule.gather_reports(reports)
         record = UpdateRecord(loss=0.0, tokens={}, sequences={}, order=rank_batch.order)
         with agree.same_error_on_all_ranks():
             if agree.is_main():
                 record = merge_reports(gathered, order=rank_batch.order, divisor=divisor)
-        return replace(record, loss=agree.broadcast_from_rank_0(record.loss))
+        return replace(record, loss=agree.broadcast_from_rank_0(record.loss), router=router)
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Takes one optimizer step on −J of the batch.

@@ -10,6 +10,7 @@ Megatron's own `RouterReplay` does the work in each router. This module gives it
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,15 @@ from megatron_sspo.batching.routes import RouterShape, pack_routes
 from megatron_sspo.processes import agree
 
 Mode = Literal["record", "replay"]
+
+
+def rows_of_routers(num_tokens: int, *, sequence_parallel: bool) -> slice:
+    """Returns which of a context-parallel rank's tokens pass this rank's routers."""
+    if not sequence_parallel:
+        return slice(None)
+    part = num_tokens // parallel_state.get_tensor_model_parallel_world_size()
+    first = parallel_state.get_tensor_model_parallel_rank() * part
+    return slice(first, first + part)
 
 
 class RoutingReplay:
@@ -46,7 +56,7 @@ class RoutingReplay:
         config = self._chunks[0].config
         self.shape = RouterShape(len(layers), config.moe_router_topk, config.num_moe_experts)
         self._recomputes = config.recompute_granularity is not None
-        self._sequence_parallel = config.sequence_parallel
+        self._rows = partial(rows_of_routers, sequence_parallel=config.sequence_parallel)
         self._mode: Mode | None = None
         self._recorded: list[list[torch.Tensor]] = [[] for _ in self._chunks]
 
@@ -90,14 +100,6 @@ class RoutingReplay:
         for router, layer in zip(self._routers[number], self._layers[number], strict=True):
             router.set_target_indices(routes[:, layer].long())
             router.set_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
-
-    def _rows(self, num_tokens: int) -> slice:
-        """Returns which of a context-parallel rank's tokens pass this rank's routers."""
-        if not self._sequence_parallel:
-            return slice(None)
-        part = num_tokens // parallel_state.get_tensor_model_parallel_world_size()
-        first = parallel_state.get_tensor_model_parallel_rank() * part
-        return slice(first, first + part)
 
     def gather_routes(
         self,

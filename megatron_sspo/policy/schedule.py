@@ -18,6 +18,7 @@ from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.batching.plan import Packing, Plan, prompt_variants, sharing_candidates
 from megatron_sspo.batching.row import Sequences
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_token_values
+from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
 from megatron_sspo.policy.shared_prompts.transformer_engine import SHARING_COST
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
@@ -59,6 +60,7 @@ class Schedule:
         chunks: Sequence[Any],
         vocab_size: int,
         routing: RoutingReplay | None,
+        load: RouterLoad,
         *,
         share_prompts: bool,
     ) -> None:
@@ -68,6 +70,7 @@ class Schedule:
         self._temperature = run.rollouts.sampling.temperature
         self._parallel = run.parallel
         self._routing = routing
+        self._load = load
         self._tensor_shards = run.parallel.tensor if run.parallel.sequence else 1
         # a section of a row and a microbatch must divide evenly over context- and tensor-parallel ranks
         section_multiple = num_parts(run.parallel.context)
@@ -147,6 +150,7 @@ class Schedule:
             temperature=self._temperature,
             vocab_size=self._vocab_size,
             routing=self._routing,
+            load=self._load,
             overlap_grad_reduce=self._chunks[0].ddp_config.overlap_grad_reduce,
         )
         microbatches = rank_batch.microbatches

@@ -16,7 +16,7 @@ _READ_BY_MODE = {
 
 
 def unread_settings(run: Run, config: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each such setting: "penalties.kl_estimator is 'k1', and not used: penalties.kl_coef is 0.0".
+    """Returns a line for each such setting: "penalties.kl_estimator is 'k2', and not used: penalties.kl_coef is 0.0".
 
     They are no errors: a run that leaves out a part of a recipe, for comparison, or is shortened, keeps the settings of
     that part.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.processes.parent import exit_with_parent
 from megatron_sspo.processes.surroundings import environment_with
 
@@ -78,6 +79,9 @@ def exceeded_limit(work: Callable[[], object], name: str, *, more_seconds: float
 
     Returns:
         The limit that was exceeded, in words; "" if none was.
+
+    Raises:
+        UserError: the fork was killed from outside, which says nothing about the function.
     """
     if not is_single_threaded():
         return ""
@@ -85,6 +89,11 @@ def exceeded_limit(work: Callable[[], object], name: str, *, more_seconds: float
     code = fork(lambda: _try(work, seconds), name).wait()
     if code == -signal.SIGXCPU:
         return f"{seconds:.0f} s of processor time"
+    if code == -signal.SIGKILL:
+        raise UserError(
+            f"the process that tries the {name} was killed, as the kernel does when memory runs out: start again "
+            "where more memory is free"
+        )
     return "the memory that it may take" if code else ""
 
 

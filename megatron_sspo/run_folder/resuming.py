@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.checkpoint.state import LOOP_STATE, read_checkpoint
+from megatron_sspo.checkpoint.state import INITIAL_WEIGHTS, LOOP_STATE, read_checkpoint
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import Manifest, check_content, check_sizes, read_manifest
@@ -13,10 +13,12 @@ from megatron_sspo.files.reading import read_json
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import pluralize
-from megatron_sspo.run import Parallel, Run, check_reference
+from megatron_sspo.run import Parallel, Run, check_reference, reason_for_reference
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.types import Batch, rollouts_of
 from megatron_sspo.weights.family import architecture
+from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.formats.random import INITIAL_MODEL
 
 _LAYOUT = "the layout is "
 _EFFECTS = {  # of a difference, by the beginning of its line
@@ -67,6 +69,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     if state.is_warm_started:  # by an earlier attempt, perhaps with a configuration that had the warm start still
         check_reference(run)
     _check_batches(run, state.batches, checkpoint)
+    _check_reference_weights(run, extra.get(INITIAL_WEIGHTS), folder)
     _check_model(run, manifest, checkpoint)
     _check_architecture(Path(run.model.path), checkpoint)
     _check_layout(run, manifest, checkpoint)
@@ -149,6 +152,19 @@ def _check_batches(run: Run, batches: Sequence[Batch], checkpoint: Path) -> None
             "of a cycle that was begun for another objective: resume with that one until the cycle ends (num_updates), "
             "or from a checkpoint at the end of a cycle"
         )
+
+
+def _check_reference_weights(run: Run, initial: str | None, folder: Path) -> None:
+    """Checks that a reference policy would have the weights that the run began with, as far as the checkpoint says."""
+    path = folder / INITIAL_MODEL if run.model.init == "random" else Path(run.model.path)
+    if not run.needs_reference or initial is None or not path.exists():
+        return
+    with open_folder(path) as weights:
+        if weights.fingerprint() != initial:
+            raise UserError(
+                f"{path} has other weights than those that {folder} began with, which are the run's reference policy "
+                f"({reason_for_reference(run)}): restore them, or start a new run"
+            )
 
 
 def _check_model(run: Run, manifest: Manifest, checkpoint: Path) -> None:

@@ -272,8 +272,20 @@ def check_coverage(rows: Sequence[ParameterMap], hf_shapes: Mapping[str, Sequenc
     if listed := list_mismatches(mismatches):
         raise UserError(
             f"{folder} does not hold the tensors of its model family: {listed}; "
-            f"{_remedy(known, [name for name in hf_shapes if name not in known])}"
+            f"{_padding(rows, hf_shapes) or _remedy(known, [name for name in hf_shapes if name not in known])}"
         )
+
+
+def _padding(rows: Sequence[ParameterMap], hf_shapes: Mapping[str, Sequence[int]]) -> str:
+    """Returns what to do about a vocabulary with more rows than config.json says; "" if there is none."""
+    for row in rows:
+        (name, *_), (vocab_size, *_) = row.hf, row.hf_shapes[0]
+        if isinstance(row.sharding, PaddedVocab) and (found := hf_shapes.get(name, [0])[0]) > vocab_size:
+            return (
+                f"vocab_size of config.json is {vocab_size}: set it to {found}, and if the further rows are padding, "
+                f"load that with Transformers, call resize_token_embeddings({vocab_size}) and save the model"
+            )
+    return ""
 
 
 def _remedy(known: Collection[str], others: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ RAISES = {
     ),
     "def recipe():\n    return run(penalties=Penalties(kl_estimator=['k3']))": (
         "return run(penalties=Penalties(kl_estimator=['k3']))",
-        "ValueError: Penalties.kl_estimator is ['k3'], and must be one of k1, k2, k3",
+        "ValueError: Penalties.kl_estimator is ['k3'], and must be one of k2, k3",
     ),
     "def recipe():\n    return run(correction=Correction(cap='2'))": (
         "return run(correction=Correction(cap='2'))",

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import checksums, read_manifest, write_manifest
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.recipe import load_recipe
+from megatron_sspo.weights.formats.random import INITIAL_MODEL
 
 pytestmark = pytest.mark.slow
 
@@ -207,6 +209,27 @@ def test_a_penalty_whose_reference_a_warm_start_has_replaced_is_refused(trained,
     edit_with_manifest(run_folder / NEWEST, lambda state: state.update(is_warm_started=True))
     with pytest.raises(UserError, match=r"penalties.kl_coef is 0.5 in a run with a warm start, .*: warm-start"):
         look(trained, run_folder, "penalties.kl_coef=0.5")
+
+
+@pytest.mark.parametrize("init", ["random", "pretrained"])
+def test_a_penalty_whose_reference_has_other_weights_is_refused(trained, run_folder: Path, tmp_path, init) -> None:
+    """The folder of the weights has been trained further, or is another one."""
+    model = run_folder / INITIAL_MODEL
+    if init == "pretrained":
+        model = shutil.copytree(model, tmp_path / "model")
+        checkpoint = run_folder / NEWEST
+        manifest = read_manifest(checkpoint)
+        manifest.run["model"]["init"] = init
+        write_manifest(checkpoint, manifest)
+    changes = ["penalties.kl_coef=0.5", f"model.init={init}", *([f"model.path={model}"] * (init == "pretrained"))]
+    look(trained, run_folder, *changes)
+    weights = load_file(model / "model.safetensors")
+    save_file({name: weight + 0.5 for name, weight in weights.items()}, model / "model.safetensors")
+    look(trained, run_folder, *changes[1:])
+    with pytest.raises(
+        UserError, match=r"model has other weights than those .*penalties.kl_coef is 0.5\): restore them"
+    ):
+        look(trained, run_folder, *changes)
 
 
 @pytest.mark.parametrize(

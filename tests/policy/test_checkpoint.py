@@ -293,6 +293,20 @@ def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written,
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
+def test_every_update_of_a_decayed_schedule_trains(make, folders, batches):
+    batch = read_batch(batches["dense"])
+    for schedule, num_updates, min_lr, last in (
+        ("linear", 1, 0.0, 5e-4),
+        ("cosine", 1, 0.0, 5e-4),
+        ("linear", 2, 0.0, 1e-3 / 3),
+        ("linear", 2, 1e-4, 1e-4),
+    ):
+        optimizer = replace(resume.OPTIMIZER, schedule=schedule, warmup_updates=0, min_lr=min_lr)
+        policy = make(folders["dense"], optimizer=optimizer, num_updates=num_updates)
+        rates = [policy.update(batch, sspo()).learning_rate for _ in range(num_updates)]
+        assert rates[-1] == pytest.approx(last)
+
+
 @pytest.mark.parametrize(
     ("change", "rate"),
     [({}, 1e-3), ({"lr": 3e-4}, 3e-4), ({"warmup_updates": 0, "schedule": "constant", "lr": 5e-4}, 5e-4)],

@@ -154,7 +154,7 @@ def test_processes_that_do_not_join(monkeypatch):
 
 
 def test_megatron_options_override_defaults(folders):
-    assert configure(folders["dense"], init_method_std=0.125).init_method_std == 0.125
+    assert configure(folders["moe"], moe_router_dtype="fp64").moe_router_dtype == "fp64"
 
 
 def test_wrong_number_of_processes(monkeypatch):

@@ -111,7 +111,6 @@ EXPERTS = {**SWIGLU, "num_moe_experts": 8, "moe_router_dtype": "fp32"}
         (EXPERTS, {}, False, MOE),
         (EXPERTS, {}, True, MOE - {"moe_router_fusion"}),
         (EXPERTS, {"moe_router_dtype": "fp64"}, False, MOE - {"moe_router_fusion"}),
-        (EXPERTS, {"moe_expert_capacity_factor": 1.0}, False, MOE - {"moe_permute_fusion"}),
         (SWIGLU, {"use_te_activation_func": True}, False, DENSE - {"bias_activation_fusion"}),
         ({**SWIGLU, "gated_linear_unit": False}, {}, False, DENSE - {"bias_activation_fusion"}),
     ],

@@ -119,7 +119,12 @@ def report(loss: float, log_ratio: list[float], weights: list[float]) -> dict:
     tokens = dict.fromkeys(
         ("log_ratio", "token_weight", "advantage", "entropy", "engine_difference"), torch.tensor(log_ratio)
     )
-    return {"loss": torch.tensor(loss), "tokens": tokens, "sequences": {"sequence_weight": torch.tensor(weights)}}
+    return {
+        "loss": torch.tensor(loss),
+        "penalty": torch.tensor(loss / 2),
+        "tokens": tokens,
+        "sequences": {"sequence_weight": torch.tensor(weights)},
+    }
 
 
 def test_two_microbatches_are_one() -> None:
@@ -130,7 +135,7 @@ def test_two_microbatches_are_one() -> None:
         order=range(3),
         divisor=3,
     )
-    assert one.loss == 1.0
+    assert one.loss == 1.0 and one.penalty == 0.5
     assert update_metrics(one) == update_metrics(two) == update_metrics(with_an_empty_one)
 
 

@@ -172,6 +172,15 @@ def test_coverage_lists_what_does_not_match():
     assert "1 of the wrong shape: hf.0 [4] instead of [3]" in message
 
 
+def test_coverage_says_what_to_do_about_padding_rows():
+    rows = [vocab("embedding", "embed", (97, 4), 128), vocab("output", "head", (97, 4), 128)]
+    check_coverage(rows, {"embed": (97, 4), "head": (97, 4)}, "here")
+    with pytest.raises(UserError, match=r"embed \[128, 4\] instead of \[97, 4\].*; vocab_size .* is 97: set it to 128"):
+        check_coverage(rows, {"embed": (128, 4), "head": (128, 4)}, "here")
+    with pytest.raises(UserError, match="check that config"):
+        check_coverage(rows, {"embed": (64, 4), "head": (64, 4)}, "here")
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [

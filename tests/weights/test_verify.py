@@ -10,6 +10,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
 from megatron_sspo.weights.formats.hf_folder import HFFolder
+from megatron_sspo.weights.formats.open_folder import open_folder
 from tests.weights.folders import change, edit_json
 
 
@@ -33,6 +34,29 @@ def test_verify_reports_dtypes_and_missing_tensors(pair, tmp_path):
     edit_json(other / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
     assert verify(pair[0], other).differences == [f"model.norm.weight is only in {pair[0]}"]
     assert verify(other, pair[1]).differences == [f"model.norm.weight is only in {pair[1]}"]
+
+
+def test_a_fingerprint_is_of_the_weights_and_not_of_their_files(pair, tmp_path):
+    first = HFFolder(pair[0])
+    assert first.fingerprint() == open_folder(pair[1]).fingerprint()
+    shutil.copytree(pair[0], tmp_path / "moved")
+    assert HFFolder(tmp_path / "moved").fingerprint() == first.fingerprint()
+    for name in ("model.norm.weight", "lm_head.weight", "model.layers.1.mlp.experts.0.up_proj.weight"):
+        other = shutil.copytree(pair[0], tmp_path / name)
+        file = other / first.index[name]
+        content = load_file(file)
+        save_file({**content, name: content[name] + 1}, file, metadata={"format": "pt"})
+        assert HFFolder(other).fingerprint() != first.fingerprint()
+
+
+def test_a_cast_cannot_be_verified(checkpoint, tmp_path):
+    convert(checkpoint("llama_tied"), tmp_path / "cast", dtype=torch.float16)
+    words = (
+        r"^20 of 20 tensors of .* have another dtype than in .*cast, .* \(torch.float32 and torch.float16\): bits are"
+    )
+    with pytest.raises(UserError, match=words) as raised:
+        verify(checkpoint("llama_tied"), tmp_path / "cast")
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("names", [[], ["model.layers.0.self_attn.rotary_emb.inv_freq"]])

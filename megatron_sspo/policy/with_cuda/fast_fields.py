@@ -54,8 +54,7 @@ def fast_model_fields(architecture: Mapping[str, Any], options: Mapping[str, Any
     is_swiglu = fields.get("activation_func") is F.silu and bool(fields.get("gated_linear_unit"))
     wanted = {
         "moe_grouped_gemm": has_experts,
-        # the fused permutation does not pad experts to a capacity
-        "moe_permute_fusion": has_experts and fields.get("moe_expert_capacity_factor") is None,
+        "moe_permute_fusion": has_experts,
         "moe_router_fusion": has_experts and not routing_replay and fields.get("moe_router_dtype") != "fp64",
         "apply_rope_fusion": True,
         "bias_activation_fusion": is_swiglu and not fields.get("use_te_activation_func"),

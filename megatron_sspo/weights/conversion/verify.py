@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megatron_sspo.errors import os_errors_as_user_errors
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.weights.conversion.progress import Meter, check_content, print_padding
 from megatron_sspo.weights.family import flag
 from megatron_sspo.weights.formats.model_folder import ModelFolder
@@ -37,7 +37,8 @@ def verify(first: str | Path, second: str | Path, *, config_folder: Path | None 
         config_folder: the Hugging Face folder with config.json, for a Megatron checkpoint without it.
 
     Raises:
-        UserError: one of the two cannot be read, or neither is a Megatron checkpoint, for which `config_folder` is.
+        UserError: one of the two cannot be read, neither is a Megatron checkpoint, for which `config_folder` is, or
+            one is a cast of the other.
     """
     with os_errors_as_user_errors(), open_folder(first, config_folder) as a, open_folder(second, config_folder) as b:
         check_config_folder(config_folder, a, b)
@@ -63,6 +64,14 @@ def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
             comparable.append((x, y))
         else:
             differences.append(f"{x.name} is {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}")
+    casts = [(x, y) for x, y in pairs if x.shape == y.shape and x.dtype != y.dtype]
+    if len(casts) > 1:
+        x, y = casts[0]
+        raise UserError(
+            f"{len(casts):,} of {len(pairs):,} tensors of {a.path} have another dtype than in {b.path}, such as "
+            f"{x.name} ({x.dtype} and {y.dtype}): bits are compared, so a cast cannot be verified; convert without "
+            "--dtype"
+        )
     total = sum(x.num_bytes for x, _ in comparable)
     meter = Meter(f"{a.path} and {b.path}", total)
     meter.start(0)

@@ -1,5 +1,7 @@
 """The base class of model folders: tensors under Hugging Face names, which are read by slices."""
 
+import re
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +14,8 @@ from megatron_sspo.files.manifest import Manifest
 from megatron_sspo.weights.family import DEQUANTIZE
 from megatron_sspo.weights.formats.stored import Files, StoredTensor
 from megatron_sspo.weights.table import ParameterMap, check_coverage, check_tied
+
+_SAMPLED_TENSORS, _SAMPLED_BYTES = 8, 4096  # of each kind of tensor, and of each of these
 
 
 class ModelFolder:
@@ -56,6 +60,23 @@ class ModelFolder:
         self._check_not_quantized({name.rpartition(".")[0] for row in rows for name in row.hf})
         check_coverage(rows, self.shapes(), self.path)
         check_tied(rows, self.stored, self.read, self.path)
+
+    def fingerprint(self) -> str:
+        """Returns a checksum of some weights: of each kind of tensor in several layers, a few kilobytes each.
+
+        It depends neither on the format nor on which file has which tensor. Training changes weights of every kind.
+        """
+        kinds: dict[str, list[str]] = {}
+        for name in sorted(self.stored):
+            kinds.setdefault(re.sub(r"\d+", "", name), []).append(name)
+        crc = 0
+        for names in kinds.values():
+            for name in names[:: -(-len(names) // _SAMPLED_TENSORS)]:
+                tensor = self.stored[name]
+                first, count = tensor.num_rows // 2, max(1, _SAMPLED_BYTES // max(1, tensor.row_bytes))
+                rows = self.read(name, 0, first, first + count).flatten().view(torch.uint8)
+                crc = zlib.crc32(rows.numpy().tobytes(), crc)
+        return f"{crc:08x}"
 
     def manifest_to_check(self) -> tuple[Path, Manifest] | None:
         """Returns the run's checkpoint that the tensors are in, and the part of its manifest about their files.
