@@ -11,7 +11,7 @@ from megatron_sspo.run import Run
 from megatron_sspo.types import RolloutGroup
 
 
-def train(run: Run, *, resume: Path | None = None, profile: range = range(0)) -> int:
+def train(run: Run, *, resume: Path | None = None, profile: range = range(0), rollouts: Path | None = None) -> int:
     """Trains a policy from `run.model` for `run.num_updates` optimizer steps.
 
     One cycle has these steps: load the weights into the engine, roll out G responses to each prompt and score them,
@@ -22,6 +22,7 @@ def train(run: Run, *, resume: Path | None = None, profile: range = range(0)) ->
     Args:
         resume: the folder of an earlier attempt, to resume from its newest checkpoint.
         profile: the successive updates that torch's profiler traces.
+        rollouts: the folder of a run of `generate`, whose rollouts are trained on in place of new ones.
 
     Returns:
         0, or one of the exit codes of `stop` if the run was asked to end early and is to be resumed.
@@ -29,7 +30,7 @@ def train(run: Run, *, resume: Path | None = None, profile: range = range(0)) ->
     Raises:
         UserError: the user can fix the problem; the message is one sentence.
     """
-    with Job(run, resume, profile) as job:
+    with Job(run, resume, profile, rollouts) as job:
         policy, state = job.policy, job.state
 
         while not job.stop.is_requested() and state.update < run.num_updates:

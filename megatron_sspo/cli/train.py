@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.cli.parser import add_command, add_recipe, as_path
+from megatron_sspo.errors import UserError
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Run
@@ -17,6 +18,14 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command = add_command(commands, "train", run=run, help="trains a policy from a recipe")
     add_recipe(command)
     command.add_argument("--resume", type=as_path, metavar="DIR", help="folder of the run to resume")
+    command.add_argument(
+        "--generate",
+        action="store_true",
+        help="writes the rollouts of all cycles into RUN/rollouts, and trains nothing",
+    )
+    command.add_argument(
+        "--rollouts", type=as_path, metavar="RUN", help="trains on the rollouts that --generate has written in that run"
+    )
     command.add_argument(
         "--profile",
         type=_updates,
@@ -38,6 +47,10 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     from megatron_sspo.run import in_layout_for
 
     survive_full_disk()
+    if options.generate and (options.resume or options.rollouts):
+        raise UserError("--generate begins a run of its own: leave out --resume and --rollouts")
+    if options.rollouts and not (options.rollouts / "rollouts").is_dir():
+        raise UserError(f"{options.rollouts} has no folder rollouts: name the folder of a run of train --generate")
     local.check_variables()
     local.check_tasks()
     with without_threads():
@@ -75,7 +88,11 @@ def _train(run: "Run", options: argparse.Namespace) -> int:
 
     if local.is_child():  # a fork's share of the cores was not known yet when torch was imported
         torch.set_num_threads(local.num_threads())
-    return train(run, resume=options.resume, profile=options.profile)
+    if options.generate:
+        from megatron_sspo.job.generate import generate
+
+        return generate(run)
+    return train(run, resume=options.resume, profile=options.profile, rollouts=options.rollouts)
 
 
 def _updates(text: str) -> range:

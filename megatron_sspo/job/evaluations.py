@@ -3,16 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from megatron_sspo.agent.agents import Agents
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation
 from megatron_sspo.evaluation.sets import sampling_of
 from megatron_sspo.evaluation.table import before_and_after, format_metrics
 from megatron_sspo.job.records import Records
+from megatron_sspo.job.rollout_source import RolloutSource
+from megatron_sspo.job.saved_rollouts import SavedRollouts
 from megatron_sspo.processes.console import Display
 from megatron_sspo.processes.stop import Stop
-from megatron_sspo.reward.protocol import Reward
-from megatron_sspo.rollout.engine import RolloutEngine
 from megatron_sspo.run import Run
 from megatron_sspo.types import Prompt
 
@@ -28,7 +26,8 @@ class Evaluations:
     so that all answers are of one policy.
 
     Args:
-        held_out, rewards, environments: the prompts, the reward and the environment of each set, by its name.
+        source: the engine, and the rewards and environments of held-out sets.
+        held_out: the prompts of each set, by its name.
         tokenizer: the tokenizer that decodes prompts.
         sync: collective that loads the policy's weights into the engine.
         stop: the requests to stop the run.
@@ -41,10 +40,8 @@ class Evaluations:
     def __init__(
         self,
         run: Run,
-        engine: RolloutEngine,
+        source: RolloutSource | SavedRollouts,
         held_out: Mapping[str, Sequence[Prompt]],
-        rewards: Mapping[str, Reward],
-        environments: Mapping[str, Environment | Agents | None],
         tokenizer: Any,
         *,
         sync: Callable[[], None],
@@ -52,8 +49,7 @@ class Evaluations:
         display: Display,
         records: Records | None,
     ) -> None:
-        self._run, self._engine = run, engine
-        self._held_out, self._rewards, self._environments = held_out, rewards, environments
+        self._run, self._source, self._held_out = run, source, held_out
         self._tokenizer, self._sync, self._stop, self._display = tokenizer, sync, stop, display
         self._records = records
         self.in_progress: int | None = None
@@ -80,21 +76,21 @@ class Evaluations:
             update: the update that made the weights.
             may_wait: whether to wait for the answers if the engine cannot give them while the trainer goes on.
         """
-        evaluation = self._run.evaluation
-        if evaluation is None:
+        evaluation, source = self._run.evaluation, self._source
+        if evaluation is None or isinstance(source, SavedRollouts):
             return
         self._sync()
         self.in_progress = update
         self._sets = {
             name: SetEvaluation(
-                self._engine,
-                self._rewards[name],
+                source.engine,
+                source.parts.held_out_rewards[name],
                 self._held_out[name],
                 sampling_of(self._run, held_out),
                 store=AnswerStore(self._tokenizer),
                 samples=evaluation.samples,
                 seed=self._run.seed,
-                environment=self._environments[name],
+                environment=source.parts.held_out_environments[name],
             )
             for name, held_out in evaluation.sets.items()
         }
@@ -102,7 +98,7 @@ class Evaluations:
             of_set.begin()
         if self._records is not None:
             self._records.hold()
-        if may_wait and (self._engine.replicated or self._run.rollouts.options.get("release_memory")):
+        if may_wait and (source.engine.replicated or self._run.rollouts.options.get("release_memory")):
             self.finish(update)
 
     def finish(self, update: int, *, may_stop: bool = False) -> bool:
@@ -132,7 +128,7 @@ class Evaluations:
         for of_set in self._sets.values():
             of_set.cancel()
         self.in_progress, self._sets = None, {}
-        self._engine.release_memory()
+        self._source.release_memory()
         if self._records is not None:
             self._records.release()
         return is_complete

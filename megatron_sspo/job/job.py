@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,25 +10,22 @@ from typing import Any
 
 import torch.distributed as dist
 
-from megatron_sspo.batching.holders import outline
-from megatron_sspo.checkpoint.state import INITIAL_WEIGHTS, LOOP_STATE, State, list_checkpoints, read_checkpoint
-from megatron_sspo.checkpoint.writer import CheckpointWriter
+from megatron_sspo.checkpoint.state import State
 from megatron_sspo.config.overrides import config_to_json
-from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import os_errors_as_user_errors
-from megatron_sspo.evaluation.parts import open_parts
 from megatron_sspo.evaluation.sets import held_out_streams
 from megatron_sspo.files.manifest import read_manifest
-from megatron_sspo.files.removing import remove
 from megatron_sspo.job.evaluations import Evaluations
 from megatron_sspo.job.memory_snapshot import snapshot_on_out_of_memory
 from megatron_sspo.job.profile import Profiler, check_updates
 from megatron_sspo.job.prompts import report_prompts
-from megatron_sspo.job.random_weights import random_weights
 from megatron_sspo.job.records import Records
+from megatron_sspo.job.rollout_source import RolloutSource
+from megatron_sspo.job.saved_rollouts import SavedRollouts
+from megatron_sspo.job.training import Training
 from megatron_sspo.job.warm_start import warm_start
 from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import process_group
@@ -38,20 +35,19 @@ from megatron_sspo.preflight.preflight import check_is_new
 from megatron_sspo.preflight.ranks import check_ranks, check_same_prompts
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.preflight.unread import unread_settings
-from megatron_sspo.processes import agree, local
+from megatron_sspo.processes import agree
 from megatron_sspo.processes.console import LOG, Display, format_update, pluralize
 from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.processes.stop import Stop
 from megatron_sspo.rollout.cycles import RolloutCycles
-from megatron_sspo.rollout.metrics import plugin_metrics, reward_metrics
-from megatron_sspo.rollout.open_engine import open_engine
+from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl
 from megatron_sspo.rollout.stopping import describe_end_of_turn
 from megatron_sspo.run import Prompts, Run, WarmStart, check
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
-from megatron_sspo.run_folder.resuming import changes_of_resumed, check_files, has_other_layout
-from megatron_sspo.types import Batch, rollouts_of
+from megatron_sspo.run_folder.resuming import changes_of_resumed
+from megatron_sspo.types import Batch
 
 
 class Job:
@@ -63,19 +59,24 @@ class Job:
         run: the configuration; it is checked again here.
         resume: the folder of an earlier attempt, to resume from its newest checkpoint; None starts a new run.
         profile: the successive updates to trace.
+        rollouts: the folder of a run that has generated, whose rollouts take the place of an engine's; no evaluation is
+            made then.
+
+    Attributes:
+        is_whole: whether the run ends with an evaluation and a model; else everything is only closed.
     """
 
-    def __init__(self, run: Run, resume: Path | None, profile: range) -> None:
-        self.run = check(run)
+    def __init__(self, run: Run, resume: Path | None, profile: range = range(0), rollouts: Path | None = None) -> None:
+        self.run = check(run if rollouts is None else replace(run, evaluation=None))
         self.folder = resume or Path(run.output) / run.name
-        self._is_new = resume is None
+        self.is_whole = True
+        self._is_new, self._saved_rollouts = resume is None, rollouts
         self._model_path = Path(run.model.path)
         self.tokenizer = load_tokenizer(self._model_path)
         self.prompts = self._prompt_stream(run.prompts)
-        self._held_out = held_out_streams(run, self.tokenizer)
+        self._held_out = held_out_streams(self.run, self.tokenizer)
 
         self.display = Display(silent=int(os.environ.get("RANK", 0)) != 0)
-        self.state = State()
         self._seconds: dict[str, float] = {}
         self._profiled = profile
         self._records: Records | None = None  # on rank 0
@@ -84,23 +85,39 @@ class Job:
         """Resumes from the newest checkpoint; without one, does the warm start and evaluates."""
         with ExitStack() as stack:  # closes everything already opened if the start fails
             self._open_ranks(stack)
-            self._open_trainer(stack)
-            self._open_rollouts(stack)
-            if self._resumed_from is not None:
-                self._restore(self._resumed_from)
+            self._open_parts(stack)
+            if self.training.resumed_from is not None:
+                states = self.training.restore()
+                self.prompts.restore(states["prompts"])
+                self.cycles.restore(states["cycles"])
             self._open_records(stack)
             self._begin()
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if kind is not None:  # no collectives here: the other ranks may be inside a different one
+        if kind is not None or not self.is_whole:  # after an error no collectives: other ranks may be inside others
             self._open.__exit__(kind, error, trace)
             return
         with self._open:
             self._stop_early() if self.stop.exit_code else self._finish()
 
-    # ------------------------------------------------------------------ methods that the loop calls
+    # ------------------------------------------------------------------ what the loop uses
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that is trained."""
+        return self.training.policy
+
+    @property
+    def state(self) -> State:
+        """The progress of the run."""
+        return self.training.state
+
+    @property
+    def cycles(self) -> RolloutCycles | SavedRollouts:
+        """The rollouts, one cycle at a time."""
+        return self._source.cycles
 
     def sync(self) -> None:
         """Loads the policy's weights into the engine, which has them already if it evaluates them. A collective."""
@@ -126,7 +143,7 @@ class Job:
             **self.cycles.metrics(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
-        row |= self._plugin_metrics(row)
+        row |= self._source.metrics(row)
         self._seconds = {}
         if self._records is not None:
             self._folder_lock.check()
@@ -134,7 +151,7 @@ class Job:
         self.display.advance(f"reward {row['reward/mean']:.2f}")
         if self.is_main and not self.state.batches:
             self.display.log(format_update(row))
-        self.checkpoints.poll()
+        self.training.checkpoints.poll()
         if not self.state.batches or self._is_evaluation_due():  # new weights are about to be loaded
             self._evaluations.finish(self.state.update)
         if self._is_evaluation_due():
@@ -166,40 +183,17 @@ class Job:
         if self._is_new:
             check_is_new(self.folder)
 
-    def _open_trainer(self, stack: ExitStack) -> None:
-        """Opens the policy with its initial weights, the stop requests, and the writer of checkpoints."""
-        run, checkpoints = self.run, self.folder / "checkpoints"
-        found = agree.run_on_rank_0(lambda: list_checkpoints(checkpoints))
-        self._resumed_from = found[-1] if found else None
-        if self._resumed_from is not None and local.is_launched() and not local.is_child():
-            check_files(self._resumed_from, rank=dist.get_rank(), num_ranks=dist.get_world_size())
-        weights = self._model_path
-        if run.model.init == "random":
-            weights = random_weights(run, self.folder, is_new=self._resumed_from is None)
-        self.policy = Policy(run, weights, self._device)
-        self._initial_weights = agree.run_on_rank_0(self.policy.folder.fingerprint)
+    def _open_parts(self, stack: ExitStack) -> None:
+        """Opens the policy with its initial weights, the stop requests, and what makes the rollouts."""
         self.stop = Stop(self.folder)
         stack.callback(self.stop.close)
-        self.checkpoints = CheckpointWriter(
-            checkpoints,
-            config_to_json(run),
-            kept=run.checkpoints_kept,
-            in_background=run.checkpoint_in_background,
-            on_saved=self._report_checkpoint,
-        )
-        stack.callback(self.checkpoints.close)
-
-    def _open_rollouts(self, stack: ExitStack) -> None:
-        """Opens the rewards, the environments and the engine, and the cycles of rollouts that use them."""
-        run = self.run
+        self.training = Training(self.run, self.folder, self._device, on_saved=self._report_checkpoint)
+        stack.callback(self.training.checkpoints.close)
         stack.callback(self.display.end)
-        self._parts = stack.enter_context(open_parts(run))
-        self.reward, self.environment = self._parts.reward, self._parts.environment
-        self.engine = open_engine(run, self._model_path, self.folder)
-        stack.callback(call_user_code, self.engine.close, "the engine's close")
-        self.engine.release_memory()  # until the first sync: a checkpoint is loaded, and a warm start trains
-        self.cycles = RolloutCycles(
-            run, self.engine, self.reward, self.prompts, sync=self._load_weights, environment=self.environment
+        self._source = (
+            RolloutSource(self.run, self.folder, self.prompts, stack, sync=self._load_weights)
+            if self._saved_rollouts is None
+            else SavedRollouts(self.run, self._saved_rollouts)
         )
 
     def _open_records(self, stack: ExitStack) -> None:
@@ -209,15 +203,15 @@ class Job:
             with os_errors_as_user_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self.display.log_to(self.folder / LOG)
-                if self._resumed_from is not None:
-                    before, now = read_manifest(self._resumed_from).run, config_to_json(self.run)
+                if self.training.resumed_from is not None:
+                    before, now = read_manifest(self.training.resumed_from).run, config_to_json(self.run)
                     for line in changes_of_resumed(before, now, batches_left=len(self.state.batches)):
                         self.display.log(f"resumed with another configuration: {line}")
                 elif rows := metrics_files.read_complete_rows(self.folder / metrics_files.METRICS):
                     self.display.log(
                         f"no checkpoint: begins anew, {pluralize(len(rows), 'row')} of metrics are dropped"
                     )
-            update = self.state.update if self._resumed_from else None
+            update = self.state.update if self.training.resumed_from else None
             self._records = Records(self.run, self.folder, update=update, tokenizer=self.tokenizer)
             stack.callback(self._records.close)
 
@@ -225,10 +219,8 @@ class Job:
         agree.run_on_rank_0(open_on_rank_0)
         self._evaluations = Evaluations(
             self.run,
-            self.engine,
+            self._source,
             {name: stream.prompts for name, stream in self._held_out.items()},
-            self._parts.held_out_rewards,
-            self._parts.held_out_environments,
             self.tokenizer,
             sync=self._load_evaluated_weights,
             stop=self.stop,
@@ -241,7 +233,8 @@ class Job:
         run = self.run
         self.display.log(
             f"{run.name}: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
-            f"into {self.folder}" + (f", resumed after update {self.state.update}" if self._resumed_from else "")
+            f"into {self.folder}"
+            + (f", resumed after update {self.state.update}" if self.training.resumed_from else "")
         )
         if self.policy.kernels:
             self.display.log(self.policy.kernels)
@@ -250,13 +243,13 @@ class Job:
         if line := describe_end_of_turn(self._model_path, self.tokenizer):
             self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
-        if self._resumed_from is None and run.warm_start is not None:
+        if self.training.resumed_from is None and run.warm_start is not None:
             self.state.is_warm_started = self._warm_start(run.warm_start)
             if self.state.is_warm_started and run.checkpoint_every:
                 self._save()
             if self.stop.is_requested():
                 return
-        if self._resumed_from is None or agree.run_on_rank_0(self._lacks_evaluation):
+        if self.training.resumed_from is None or agree.run_on_rank_0(self._lacks_evaluation):
             self._evaluations.begin(self.state.update)
         self.display.begin(run.name, run.num_updates, self.state.update)
         self._profiler.before(self.state.update + 1)
@@ -276,44 +269,14 @@ class Job:
         self.policy.set_optimizer(self.run.optimizer, self.run.num_updates)
         return is_whole
 
-    def _restore(self, checkpoint: Path) -> None:
-        """Restores the policy, the prompts and the cycle that a checkpoint has. A collective."""
-        extra = self._read_state(checkpoint)
-        is_other_layout = agree.run_on_rank_0(lambda: has_other_layout(self.run, checkpoint))
-        (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
-        self.prompts.restore(extra["prompts"])
-        self.cycles.restore(extra["cycles"])
-        self._initial_weights = extra.get(INITIAL_WEIGHTS) or self._initial_weights
-        self.state.batches = self.policy.scatter(self.state.batches)
-        if self.run.needs_reference and agree.run_on_rank_0(self._lacks_reference):
-            self.state.batches = self.policy.reference_log_probs(self.state.batches)
-        self.checkpoints.newest = self.state.update
-
-    def _lacks_reference(self) -> bool:
-        """Returns whether the cycle was begun by a run that did not need log π_ref."""
-        rollouts = [rollout for batch in self.state.batches for rollout in rollouts_of(batch)]
-        return any(rollout.reference_log_probs is None for rollout in rollouts)
-
-    def _read_state(self, checkpoint: Path) -> dict[str, Any]:
-        """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns the extra state."""
-
-        def read() -> tuple[State, dict[str, Any]]:
-            self.state, extra = read_checkpoint(checkpoint, LOOP_STATE)
-            return replace(self.state, batches=[outline(batch) for batch in self.state.batches]), extra
-
-        outlined, extra = agree.run_on_rank_0(read)
-        if not self.is_main:
-            self.state = outlined
-        return extra
-
     # ------------------------------------------------------------------ end
 
     def _stop_early(self) -> None:
         """Saves a checkpoint of a run that stops early, unless it has not learned anything that could be saved."""
         self.display.end()
-        if self.checkpoints.newest != self.state.update and (self.state.update or self.state.is_warm_started):
+        if not self.training.is_saved and (self.state.update or self.state.is_warm_started):
             self._save()
-        self.checkpoints.wait()
+        self.training.checkpoints.wait()
         self.display.log(
             f"stopped after update {self.state.update} of {self.run.num_updates}, because {self.stop.reason}: "
             f"continue with --resume {self.folder}"
@@ -326,35 +289,19 @@ class Job:
         """
         self.display.end()
         agree.run_on_rank_0(lambda: self._folder_lock.check())
-        if self.checkpoints.newest != self.state.update:
+        if not self.training.is_saved:
             self._save()
-        self.checkpoints.wait()
+        self.training.checkpoints.wait()
         if self._evaluations.in_progress is None and not agree.run_on_rank_0(self._is_evaluated):
             self._evaluations.begin(self.state.update, may_wait=False)
         if not self._evaluations.finish(self.state.update, may_stop=True):
             self._stop_early()
             return
-        model = self._export()
+        model = self.training.export()
         if self.is_main:
             curves = plot_run(self.folder)
             self._evaluations.print_table()
             self.display.log(f"model: {model}   curves: {curves}   metrics: {self.folder / metrics_files.METRICS}")
-
-    def _export(self) -> Path:
-        """Writes the model's folder, in place of that of an earlier attempt, and returns its path. A collective."""
-        model, replaced = self.folder / "model", self.folder / ".model-replaced"
-
-        def set_aside() -> None:
-            with os_errors_as_user_errors(self.folder):
-                if model.exists():
-                    remove(replaced)
-                    model.rename(replaced)
-
-        agree.run_on_rank_0(set_aside)
-        self.policy.export(model)
-        if self.is_main:
-            remove(replaced)
-        return model
 
     def _is_evaluated(self) -> bool:
         """Returns whether the last update is evaluated; only rank 0 has the rows that show this."""
@@ -367,18 +314,6 @@ class Job:
 
     # ------------------------------------------------------------------ parts
 
-    def _plugin_metrics(self, row: Mapping[str, float]) -> dict[str, float]:
-        """Returns the plug-ins' own metrics for this rank's share of the rollouts, such as why programs failed."""
-        kind = "agent" if self.run.rollouts.agent else "environment"
-        return plugin_metrics(
-            row,
-            [
-                (self.engine, "the engine", ""),
-                (self.reward, "the reward", "reward/"),
-                (self.environment, f"the {kind}", f"{kind}/"),
-            ],
-        )
-
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.state.update % every == 0
 
@@ -386,7 +321,7 @@ class Job:
         return self._is_due(self.run.evaluation.every if self.run.evaluation else 0)
 
     def _load_weights(self) -> None:
-        self.engine.load_weights(self.policy.weights(), self.state.update)
+        self._source.load_weights(self.policy.weights(), self.state.update)
 
     def _load_evaluated_weights(self) -> None:
         with self.phase("sync"):
@@ -399,9 +334,7 @@ class Job:
         """Saves a checkpoint, after an evaluation of earlier weights, which a resumed run could not begin again."""
         if self._evaluations.in_progress not in (None, self.state.update):
             self._evaluations.finish(self.state.update)
-        states = {"prompts": self.prompts.state(), "cycles": self.cycles.state()}
-        extra = {**states, INITIAL_WEIGHTS: self._initial_weights}
-        self.checkpoints.save(self.policy.begin_save, self.state, extra)
+        self.training.save({"prompts": self.prompts.state(), "cycles": self.cycles.state()})
 
     def _report_checkpoint(self, update: int, waited: float, seconds: float) -> None:
         in_background, to_stop = "", self.stop.longest_interval + seconds

@@ -34,7 +34,7 @@ def exchange(outgoing: Iterable[tuple[Sequence[int], Any]], incoming: Sequence[i
         _wait(sending)
         sending = []  # frees the pickled copy
         sending = _send(value, ranks, group)
-    with waits_for_another_rank(is_limited=agree.is_main()):
+    with waits_for_another_rank(is_limited=False):  # the sender has a limit of its own
         received = [_receive(rank, group) for rank in incoming]
     _wait(sending)
     return received

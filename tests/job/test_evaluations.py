@@ -26,7 +26,7 @@ def test_lost_weights_are_sent_again_only_if_they_are_the_evaluated_ones(update:
     engine: Any = SimpleNamespace(release_memory=note("released"))
     display: Any = SimpleNamespace(log=events.append)
     options: Any = {"sync": note("sent"), "stop": nothing, "display": display, "records": None}
-    evaluations = Evaluations(nothing, engine, {}, {}, {}, None, **options)
+    evaluations = Evaluations(nothing, engine, {}, None, **options)
     store = SimpleNamespace(by_id=lambda kind: {})
     of_set: Any = SimpleNamespace(compute_metrics=compute_metrics, store=store, cancel=note("cancelled"))
     evaluations.in_progress, evaluations._sets = 2, {"sums": of_set}

@@ -10,6 +10,7 @@ import pytest
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.job.job import Job
+from megatron_sspo.job.training import Training
 from megatron_sspo.preflight.preflight import check_is_new
 from megatron_sspo.processes.console import Display
 
@@ -30,11 +31,11 @@ def test_a_model_that_is_a_link_is_replaced_again_and_again(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model").symlink_to(tmp_path / "elsewhere")
-    job = MagicMock(folder=tmp_path / "run", is_main=True)
-    job.policy.export = Path.mkdir
+    training = MagicMock(_folder=tmp_path / "run")
+    training.policy.export = Path.mkdir
     for _ in range(2):
-        assert Job._export(job) == tmp_path / "run" / "model"
-        assert [(path.name, path.is_symlink()) for path in job.folder.iterdir()] == [("model", False)]
+        assert Training.export(training) == tmp_path / "run" / "model"
+        assert [(path.name, path.is_symlink()) for path in (tmp_path / "run").iterdir()] == [("model", False)]
     assert (tmp_path / "elsewhere").is_dir()
 
 

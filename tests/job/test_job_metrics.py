@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from megatron_sspo.job.job import Job
+from megatron_sspo.job.rollout_source import RolloutSource
 
 
 class Counting:
@@ -12,11 +12,11 @@ class Counting:
 
 
 def test_plug_ins_with_metrics_and_without() -> None:
-    job: Any = Job.__new__(Job)
-    job.run = SimpleNamespace(rollouts=SimpleNamespace(agent=""))
-    job.engine, job.reward, job.environment = object(), Counting(), None
-    assert job._plugin_metrics({}) == {"reward/code/time": 0.25}
-    job.engine, job.reward, job.environment = Counting(), object(), Counting()
-    assert job._plugin_metrics({}) == {"code/time": 0.25, "environment/code/time": 0.25}
-    job.run.rollouts.agent = "an agent"
-    assert job._plugin_metrics({}) == {"code/time": 0.25, "agent/code/time": 0.25}
+    source: Any = RolloutSource.__new__(RolloutSource)
+    source._agent_or_environment = "environment"
+    source.engine, source.parts = object(), SimpleNamespace(reward=Counting(), environment=None)
+    assert source.metrics({}) == {"reward/code/time": 0.25}
+    source.engine, source.parts = Counting(), SimpleNamespace(reward=object(), environment=Counting())
+    assert source.metrics({}) == {"code/time": 0.25, "environment/code/time": 0.25}
+    source._agent_or_environment = "agent"
+    assert source.metrics({}) == {"code/time": 0.25, "agent/code/time": 0.25}

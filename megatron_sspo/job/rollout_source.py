@@ -1,0 +1,60 @@
+"""`RolloutSource`: what makes the rollouts of a run: reward, environment or agent, engine, and cycles."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from megatron_sspo.config.user_code import call_user_code
+from megatron_sspo.data.stream import PromptStream
+from megatron_sspo.evaluation.parts import open_parts
+from megatron_sspo.rollout.cycles import RolloutCycles
+from megatron_sspo.rollout.metrics import plugin_metrics
+from megatron_sspo.rollout.open_engine import open_engine
+from megatron_sspo.run import Run
+
+
+class RolloutSource:
+    """The parts that make rollouts, opened; `stack` closes them.
+
+    Args:
+        folder: the run's folder.
+        sync: collective that loads the policy's weights into the engine.
+
+    Attributes:
+        cycles: the groups, one cycle at a time.
+        parts: rewards and environments, those of held-out sets included.
+    """
+
+    def __init__(
+        self, run: Run, folder: Path, prompts: PromptStream, stack: ExitStack, *, sync: Callable[[], None]
+    ) -> None:
+        self._agent_or_environment = "agent" if run.rollouts.agent else "environment"
+        self.parts = stack.enter_context(open_parts(run))
+        self.engine = open_engine(run, Path(run.model.path), folder)
+        stack.callback(call_user_code, self.engine.close, "the engine's close")
+        self.engine.release_memory()  # until the first sync: a checkpoint is loaded, and a warm start trains
+        self.cycles = RolloutCycles(
+            run, self.engine, self.parts.reward, prompts, sync=sync, environment=self.parts.environment
+        )
+
+    def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Loads weights into the engine. A collective."""
+        self.engine.load_weights(tensors, version)
+
+    def release_memory(self) -> None:
+        """Releases the engine's memory for training. A collective."""
+        self.engine.release_memory()
+
+    def metrics(self, row: Mapping[str, float]) -> dict[str, float]:
+        """Returns the plug-ins' own metrics for this rank's share of the rollouts, such as why programs failed."""
+        kind = self._agent_or_environment
+        return plugin_metrics(
+            row,
+            [
+                (self.engine, "the engine", ""),
+                (self.parts.reward, "the reward", "reward/"),
+                (self.parts.environment, f"the {kind}", f"{kind}/"),
+            ],
+        )

@@ -1,0 +1,113 @@
+"""`Training`: the policy of a run and its progress, restored from checkpoints, saved and exported."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megatron_sspo.batching.holders import outline
+from megatron_sspo.checkpoint.state import INITIAL_WEIGHTS, LOOP_STATE, State, list_checkpoints, read_checkpoint
+from megatron_sspo.checkpoint.writer import CheckpointWriter
+from megatron_sspo.config.overrides import config_to_json
+from megatron_sspo.errors import os_errors_as_user_errors
+from megatron_sspo.files.removing import remove
+from megatron_sspo.job.random_weights import random_weights
+from megatron_sspo.policy.policy import Policy
+from megatron_sspo.processes import agree, local
+from megatron_sspo.run import Run
+from megatron_sspo.run_folder.resuming import check_files, has_other_layout
+from megatron_sspo.types import rollouts_of
+
+
+class Training:
+    """The policy with its initial weights, and the progress of a new run. All methods are collectives.
+
+    Args:
+        folder: the run's folder.
+        on_saved: see `CheckpointWriter`.
+
+    Attributes:
+        resumed_from: the newest checkpoint; None for a run that begins.
+        state: the progress of the run.
+    """
+
+    def __init__(
+        self, run: Run, folder: Path, device: torch.device, *, on_saved: Callable[[int, float, float], None]
+    ) -> None:
+        self._run, self._folder, checkpoints = run, folder, folder / "checkpoints"
+        found = agree.run_on_rank_0(lambda: list_checkpoints(checkpoints))
+        self.resumed_from = found[-1] if found else None
+        if self.resumed_from is not None and local.is_launched() and not local.is_child():
+            check_files(self.resumed_from, rank=dist.get_rank(), num_ranks=dist.get_world_size())
+        weights = Path(run.model.path)
+        if run.model.init == "random":
+            weights = random_weights(run, folder, is_new=self.resumed_from is None)
+        self.state = State()
+        self.policy = Policy(run, weights, device)
+        self._initial_weights = agree.run_on_rank_0(self.policy.folder.fingerprint)
+        self.checkpoints = CheckpointWriter(
+            checkpoints,
+            config_to_json(run),
+            kept=run.checkpoints_kept,
+            in_background=run.checkpoint_in_background,
+            on_saved=on_saved,
+        )
+
+    def restore(self) -> dict[str, Any]:
+        """Restores the policy and the cycle of `resumed_from`, and returns the states that `save` was given."""
+        checkpoint = self.resumed_from
+        assert checkpoint is not None
+        extra = self._read_state(checkpoint)
+        is_other_layout = agree.run_on_rank_0(lambda: has_other_layout(self._run, checkpoint))
+        (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
+        self._initial_weights = extra.get(INITIAL_WEIGHTS) or self._initial_weights
+        self.state.batches = self.policy.scatter(self.state.batches)
+        if self._run.needs_reference and agree.run_on_rank_0(self._lacks_reference):
+            self.state.batches = self.policy.reference_log_probs(self.state.batches)
+        self.checkpoints.newest = self.state.update
+        return extra
+
+    def save(self, states: Mapping[str, Any]) -> None:
+        """Saves a checkpoint, with the states of other parts by the names of `LOOP_STATE`."""
+        self.checkpoints.save(self.policy.begin_save, self.state, {**states, INITIAL_WEIGHTS: self._initial_weights})
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the newest checkpoint has this progress."""
+        return self.checkpoints.newest == self.state.update
+
+    def export(self) -> Path:
+        """Writes the model's folder, in place of that of an earlier attempt, and returns its path."""
+        model, replaced = self._folder / "model", self._folder / ".model-replaced"
+
+        def set_aside() -> None:
+            with os_errors_as_user_errors(self._folder):
+                if model.exists():
+                    remove(replaced)
+                    model.rename(replaced)
+
+        agree.run_on_rank_0(set_aside)
+        self.policy.export(model)
+        if agree.is_main():
+            remove(replaced)
+        return model
+
+    def _lacks_reference(self) -> bool:
+        """Returns whether the cycle was begun by a run that did not need log π_ref."""
+        rollouts = [rollout for batch in self.state.batches for rollout in rollouts_of(batch)]
+        return any(rollout.reference_log_probs is None for rollout in rollouts)
+
+    def _read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns the extra state."""
+
+        def read() -> tuple[State, dict[str, Any]]:
+            self.state, extra = read_checkpoint(checkpoint, LOOP_STATE)
+            return replace(self.state, batches=[outline(batch) for batch in self.state.batches]), extra
+
+        outlined, extra = agree.run_on_rank_0(read)
+        if not agree.is_main():
+            self.state = outlined
+        return extra
