@@ -2,6 +2,9 @@
 
 import gc
 import logging
+import os
+import shutil
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -9,6 +12,8 @@ from hypothesis import settings
 # The machine may be busy with other work, so a slow example is not a failure.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+NO_BUBBLEWRAP = "bubblewrap is missing (make install-sandbox)"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -27,6 +32,24 @@ def pytest_collection_finish() -> None:
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Names bytes by their argument: compressed data contain the time, and the workers have to find the same tests."""
     return argname if isinstance(val, bytes) else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_bubblewrap():
+    """Leaves out a test that starts a sandbox where bubblewrap is missing. In CI, which installs it, the test fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        if shutil.which("bwrap") is None and "CI" not in os.environ:
+            patch.setattr("megatron_sspo.sandbox.sandbox.find_bubblewrap", lambda: pytest.skip(NO_BUBBLEWRAP))
+        yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Names the tests that need bubblewrap and were left out."""
+    skipped = [each for each in terminalreporter.stats.get("skipped", []) if NO_BUBBLEWRAP in str(each.longrepr)]
+    if skipped:
+        files = Counter(each.nodeid.partition("::")[0] for each in skipped)
+        names = "".join(f"\n  {number} of {name}" for name, number in sorted(files.items()))
+        terminalreporter.write_line(f"{len(skipped)} tests were not run, because {NO_BUBBLEWRAP}:{names}")
 
 
 @pytest.fixture(autouse=True)
