@@ -77,8 +77,7 @@ install-docs: .venv-docs/installed
 
 .venv-docs/installed: setup.py
 	$(call venv,.venv-docs)
-	.venv-docs/bin/$(PIP) mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 \
-		ruff==0.17.6
+	.venv-docs/bin/$(PIP) mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 ruff==0.17.6
 	touch $@
 
 # Installs TRL, verl and verifiers, each in its own environment, because their pins differ. None has Megatron or the trainer's
