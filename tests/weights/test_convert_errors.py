@@ -265,9 +265,10 @@ class AsPython3112(pickle.Pickler):
         return (getattr, (type(obj), obj.name)) if isinstance(obj, Enum) else NotImplemented
 
 
-def test_an_index_of_python_3_11_2_is_read(pair):
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_an_index_of_python_3_11_2_is_read(pair, protocol):
     before, buffer = read_index(pair[1]), io.BytesIO()
-    AsPython3112(buffer).dump(pickle.loads((pair[1] / ".metadata").read_bytes()))
+    AsPython3112(buffer, protocol).dump(pickle.loads((pair[1] / ".metadata").read_bytes()))
     assert b"getattr" in buffer.getvalue()
     (pair[1] / ".metadata").write_bytes(buffer.getvalue())
     assert read_index(pair[1]) == before

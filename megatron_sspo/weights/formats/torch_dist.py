@@ -210,7 +210,7 @@ class _Unpickler(pickle.Unpickler):
     )
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("builtins", "getattr"):
+        if name == "getattr" and module in ("builtins", "__builtin__"):  # the latter up to protocol 2
             return _member
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
