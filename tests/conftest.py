@@ -13,11 +13,19 @@ from hypothesis import settings
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
+# In CI, which installs bubblewrap, tests that need it fail without it.
+LEAVES_OUT = shutil.which("bwrap") is None and "CI" not in os.environ
 NO_BUBBLEWRAP = "bubblewrap is missing (make install-sandbox)"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the files with slow tests first for pytest-xdist, where a slow file that begins last would run alone."""
+    """Leaves out tests that need bubblewrap where it is missing.
+
+    Puts the files with slow tests first for pytest-xdist, where a slow file that begins last would run alone.
+    """
+    for item in items if LEAVES_OUT else ():
+        if item.get_closest_marker("bubblewrap"):
+            item.add_marker(pytest.mark.skip(reason=NO_BUBBLEWRAP))
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)
@@ -36,9 +44,9 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def without_bubblewrap():
-    """Leaves out a test that starts a sandbox where bubblewrap is missing. In CI, which installs it, the test fails."""
+    """Leaves out a test where it starts a sandbox, so that those that do need no marker."""
     with pytest.MonkeyPatch.context() as patch:
-        if shutil.which("bwrap") is None and "CI" not in os.environ:
+        if LEAVES_OUT:
             patch.setattr("megatron_sspo.sandbox.sandbox.find_bubblewrap", lambda: pytest.skip(NO_BUBBLEWRAP))
         yield
 
