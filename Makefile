@@ -11,6 +11,9 @@ ENGINE ?= embedded
 COMMIT ?=
 
 BIN := .venv/bin
+# --no-compile: most modules that pip installs are never imported, and Python compiles those that are. Packages that sandboxes
+# share (numpy, sympy) are compiled, because a sandbox cannot write their bytecode.
+PIP := pip install --quiet --no-compile --disable-pip-version-check
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
@@ -20,18 +23,29 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 SERVER_WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-# --no-compile: most modules that pip installs are never imported, and Python compiles those that are. Packages that sandboxes
-# share (numpy, sympy) are compiled, because a sandbox cannot write their bytecode.
+# $(call apt,TEST,PACKAGES): installs packages of Debian or Ubuntu, unless a command says that they are there.
+apt = { $(1); } >/dev/null 2>&1 || { which $(SUDO) apt-get && echo "apt-get install $(2)" >&2 && flock --close Makefile $(SUDO) sh -c \
+	'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(2)'; } >/dev/null \
+	|| { echo "Packages of the system are missing; run as root: apt-get install $(2)" >&2; false; }
 
-.PHONY: install install-sglang install-nemo-run install-docs install-sandbox install-browser install-integrations check-sandbox quickstart docs check test test-fast test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
+# Of the packages of Python, pip compiles one: pycosat, which reasoning-gym needs.
+CAN_COMPILE := command -v gcc && $(PYTHON) -c 'import ensurepip, sysconfig; open(sysconfig.get_path("include") + "/Python.h")'
+
+# $(call venv,FOLDER): makes an environment.
+define venv
+@$(call apt,$(CAN_COMPILE),gcc $(notdir $(PYTHON))-venv $(notdir $(PYTHON))-dev)
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+$(PYTHON) -m venv $(1)
+endef
+
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox try-sandbox install-browser install-cluster install-integrations quickstart docs check test test-fast test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
 install: .venv/installed
 
 .venv/installed: setup.py
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(call venv,.venv)
+	$(BIN)/$(PIP) $(TORCH)
+	$(BIN)/$(PIP) --compile --editable '.[dev]'
 	touch $@
 
 # Installs SGLang for a CPU in its own environment, because its pins differ from the trainer's. On a machine with GPUs, install
@@ -39,14 +53,12 @@ install: .venv/installed
 install-sglang: .venv-sglang/installed
 
 .venv-sglang/installed: sglang_cpu/requirements.txt
-	$(PYTHON) -m venv .venv-sglang
-	.venv-sglang/bin/pip install --quiet --no-compile --disable-pip-version-check $(TORCH)
-	.venv-sglang/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps \
-		sglang==0.5.23 sglang-router==0.3.2 torchvision==0.15.2
+	$(call venv,.venv-sglang)
+	.venv-sglang/bin/$(PIP) $(TORCH)
+	.venv-sglang/bin/$(PIP) --no-deps sglang==0.5.23 sglang-router==0.3.2 torchvision==0.15.2
 	echo $(TORCH) > .venv-sglang/constraints.txt
-	.venv-sglang/bin/pip install --quiet --no-compile --disable-pip-version-check \
-		-c .venv-sglang/constraints.txt -r sglang_cpu/requirements.txt
-	.venv-sglang/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps ./sglang_cpu
+	.venv-sglang/bin/$(PIP) -c .venv-sglang/constraints.txt -r sglang_cpu/requirements.txt
+	.venv-sglang/bin/$(PIP) --no-deps ./sglang_cpu
 	touch $@
 
 # Installs NeMo-Run in its own environment, because it pins an old httpx. The trainer's packages are not needed there, nor NeMo-Run
@@ -54,9 +66,9 @@ install-sglang: .venv-sglang/installed
 install-nemo-run: .venv-nemo-run/installed
 
 .venv-nemo-run/installed: setup.py
-	$(PYTHON) -m venv .venv-nemo-run
-	.venv-nemo-run/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps --editable .
-	.venv-nemo-run/bin/pip install --quiet --no-compile --disable-pip-version-check nemo-run==0.11.1 'leptonai<0.28'
+	$(call venv,.venv-nemo-run)
+	.venv-nemo-run/bin/$(PIP) --no-deps --editable .
+	.venv-nemo-run/bin/$(PIP) nemo-run==0.11.1 'leptonai<0.28'
 	touch $@
 
 # Installs MkDocs in its own environment. The versions are those of the extra `docs` in setup.py: a strict build depends on them.
@@ -64,9 +76,8 @@ install-nemo-run: .venv-nemo-run/installed
 install-docs: .venv-docs/installed
 
 .venv-docs/installed: setup.py
-	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/pip install --quiet --no-compile --disable-pip-version-check \
-		mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 ruff==0.17.6
+	$(call venv,.venv-docs)
+	.venv-docs/bin/$(PIP) mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 ruff==0.17.6
 	touch $@
 
 # Installs TRL, verl and verifiers, each in its own environment, because their pins differ. None has Megatron or the trainer's
@@ -75,24 +86,23 @@ install-docs: .venv-docs/installed
 install-integrations: .venv-trl/installed .venv-verl/installed .venv-verifiers/installed
 
 .venv-trl/installed:
-	$(PYTHON) -m venv .venv-trl
-	.venv-trl/bin/pip install --quiet --no-compile --disable-pip-version-check $(TORCH)
-	.venv-trl/bin/pip install --quiet --no-compile --disable-pip-version-check trl==1.16.0 transformers==5.23.0 \
-		pytest pytest-timeout hypothesis
+	$(call venv,.venv-trl)
+	.venv-trl/bin/$(PIP) $(TORCH)
+	.venv-trl/bin/$(PIP) trl==1.16.0 transformers==5.23.0 pytest pytest-timeout hypothesis
 	touch $@
 
 .venv-verl/installed:
-	$(PYTHON) -m venv .venv-verl
-	.venv-verl/bin/pip install --quiet --no-compile --disable-pip-version-check $(TORCH)
-	.venv-verl/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps verl==0.9.1
-	.venv-verl/bin/pip install --quiet --no-compile --disable-pip-version-check transformers==5.9.0 tensordict==0.10.0 \
+	$(call venv,.venv-verl)
+	.venv-verl/bin/$(PIP) $(TORCH)
+	.venv-verl/bin/$(PIP) --no-deps verl==0.9.1
+	.venv-verl/bin/$(PIP) transformers==5.9.0 tensordict==0.10.0 \
 		accelerate peft hydra-core==1.3.2 'ray>=2.41' pandas codetiming dill cachetools torchdata datasets pillow pydantic \
 		pytest pytest-timeout hypothesis
 	touch $@
 
 .venv-verifiers/installed:
-	$(PYTHON) -m venv .venv-verifiers
-	.venv-verifiers/bin/pip install --quiet --no-compile --disable-pip-version-check verifiers==0.4.0
+	$(call venv,.venv-verifiers)
+	.venv-verifiers/bin/$(PIP) verifiers==0.4.0
 	touch $@
 
 # Builds the documentation site into build/site. A dead link is an error (with --quiet, warnings would not be counted).
@@ -102,14 +112,20 @@ docs: install-docs
 
 # Installs bubblewrap, the sandbox that runs programs written by a model: docs/sandbox.md
 install-sandbox:
-	command -v bwrap >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq bubblewrap; }
+	@$(call apt,command -v bwrap,bubblewrap)
+
+# Where that cannot be, the tests that need it are named at the end, and not run.
+try-sandbox:
+	@$(call apt,command -v bwrap,bubblewrap) || true
 
 # Installs Chromium, in which the live page is tested.
 install-browser:
-	command -v chromium >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq chromium; }
+	@$(call apt,command -v chromium,chromium)
 
-check-sandbox:
-	@command -v bwrap >/dev/null || { echo "bubblewrap is missing, but the sandbox tests need it: make install-sandbox" >&2; exit 1; }
+# Installs Slurm for tests/cluster/up.sh (written for Slurm 22.05, Debian 12), and what checks the scripts.
+install-cluster:
+	@$(call apt,which slurmctld slurmd sbatch slurmdbd munged mariadbd ip gcc shellcheck && test -e /usr/include/slurm/spank.h,slurmctld \
+		slurmd slurm-client slurmdbd munge mariadb-server iproute2 gcc libslurm-dev shellcheck)
 
 # Trains a mixture-of-experts model to add, on two processes: runs/tiny_moe-seed$(SEED)
 # make quickstart SET="num_updates=20 optimizer.lr=2e-4" changes settings of the recipe.
@@ -124,14 +140,14 @@ check: install
 	$(BIN)/python -m tools.docstrings
 	$(BIN)/pyright
 
-test: install check-sandbox
+test: install try-sandbox
 	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
 
-test-fast: install check-sandbox
+test-fast: install try-sandbox
 	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
 
 # Runs real SGLang servers on this machine's CPU.
-test-sglang: install install-sglang .venv-verifiers/installed
+test-sglang: install try-sandbox install-sglang .venv-verifiers/installed
 	$(TEST) $(SERVER_WORKERS) tests/sglang -m "not long"
 
 # Runs the GPU's kernels on this machine's CPU, by Triton's interpreter. Triton comes with torch for CUDA; here it has a folder
@@ -140,7 +156,7 @@ test-kernels: install .venv/triton/installed
 	PYTHONPATH=.venv/triton TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/policy/test_head_kernels.py -m triton
 
 .venv/triton/installed: .venv/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .venv/triton triton==3.9.0
+	$(BIN)/$(PIP) --no-deps --target .venv/triton triton==3.9.0
 	touch $@
 
 # Compares a trainer process on this machine's GPU with Transformers on its CPU, in an environment with CUDA:
@@ -170,19 +186,18 @@ test-browser: install install-browser
 	$(TEST) tests/plots -m browser
 
 # Installs and starts a real Slurm of four nodes on this machine, as root, and stops it afterwards.
-test-cluster: install install-sglang install-nemo-run
-	command -v shellcheck >/dev/null || { apt-get update -qq && apt-get install -y -qq shellcheck; }
+test-cluster: install install-sglang install-nemo-run install-cluster
 	tests/cluster/up.sh
 	$(TEST) tests/cluster -m "not long"; code=$$?; tests/cluster/down.sh; exit $$code
 
 # What takes minutes and repeats with more cases what `make test` shows: more layouts, all recipes of the paper, and sweeps that
 # are killed and continued, on this machine, on the cluster as an array, and with NeMo-Run.
-test-long: install install-sglang install-nemo-run check-sandbox
+test-long: install install-sglang install-nemo-run install-cluster try-sandbox
 	tests/cluster/up.sh
 	$(TEST) tests -m long; code=$$?; tests/cluster/down.sh; exit $$code
 
 # Runs the real loop under faults and resumes it after each: the table of docs/torture.md
-torture: install install-sglang check-sandbox
+torture: install install-sglang install-sandbox
 	$(BIN)/python -m tools.torture --seconds $(SECONDS) --seed $(SEED)
 
 # Computes one global batch in 74 layouts: the table of docs/layouts.md
@@ -199,7 +214,7 @@ build/peers/verl: .venv-verl/installed
 	ln -sfn $(CURDIR)/.venv-verl/lib/python*/site-packages/verl $@/verl
 
 # Measures the latency and throughput of the sandbox: the table of docs/sandbox.md
-benchmark-sandbox: install check-sandbox
+benchmark-sandbox: install install-sandbox
 	$(BIN)/python benchmarks/sandbox.py
 
 # Writes the verdicts and figures of docs/study.md from its collected runs, into docs/study

@@ -10,6 +10,6 @@ def selected(session: pytest.Session, parameter: str) -> set[Any]:
     found = [
         item.callspec.params
         for item in session.items
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and not item.get_closest_marker("skip")
     ]
     return {params[parameter] for params in found if parameter in params}

@@ -40,7 +40,7 @@ class _Stream(io.TextIOWrapper):
     """A standard stream that switches to /dev/null after a write error.
 
     Attributes:
-        ignored: the errno values after which it switches; other errors are raised.
+        ignored: the errno values after which it only switches; other errors are raised, too.
     """
 
     ignored: tuple[int, ...] = _CLOSED
@@ -79,13 +79,13 @@ class _Stream(io.TextIOWrapper):
             self._discard_output(error)
 
     def _discard_output(self, error: OSError) -> None:
-        if error.errno not in self.ignored:
-            raise error
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
         with contextlib.suppress(OSError):
-            super().flush()  # discards what is still in the buffer
+            super().flush()  # discards what is still in the buffer, which Python would write at its end
+        if error.errno not in self.ignored:
+            raise error
 
 
 def ignore_upstream_warnings() -> None:

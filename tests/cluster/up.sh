@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Brings up a Slurm cluster of four nodes on this machine, for tests: real daemons, each node with a network namespace,
 # an address and a host name of its own, two GPUs that are only counted, accounting, pre-emption, and the options of
-# pyxis. Needs root; installs what is missing with apt (written for Slurm 22.05, Debian 12). A cluster that is up stays
-# as it is.
+# pyxis. Needs root, and what `make install-cluster` installs. A cluster that is up stays as it is.
 #
 #     tests/cluster/up.sh && . /tmp/megatron_sspo_cluster/env.sh && sinfo
 #
@@ -19,7 +18,6 @@ main() {
         return
     fi
     "$here/down.sh"
-    install_packages
     local started=$EPOCHREALTIME
     mkdir -p "$root"/{etc,run,log,state,spool,dev}
     write_configuration
@@ -41,21 +39,6 @@ is_up() {
 # Seconds between two values of EPOCHREALTIME.
 seconds_between() {
     awk -v from="$1" -v to="$2" 'BEGIN { print to - from }'
-}
-
-install_packages() {
-    local missing=() pair
-    for pair in slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client slurmdbd:slurmdbd munged:munge \
-        mariadbd:mariadb-server ip:iproute2 gcc:gcc; do
-        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
-    done
-    [[ -e /usr/include/slurm/spank.h ]] || missing+=(libslurm-dev)
-    ((${#missing[@]})) || return 0
-    echo "up.sh: installing ${missing[*]}"
-    local started=$SECONDS
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-    echo "up.sh: installed in $((SECONDS - started)) s"
 }
 
 write_configuration() {

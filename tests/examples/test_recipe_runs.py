@@ -27,7 +27,8 @@ SETS = {
     },
 }
 # Without their sizes the recipes of 14 billion parameters are those of 8 billion.
-RECIPES = [pytest.param(name, marks=pytest.mark.long if "14b" in name else ()) for name in SETS]
+MARKS = {"14b": pytest.mark.long, "code": pytest.mark.bubblewrap}
+RECIPES = [pytest.param(name, marks=[mark for part, mark in MARKS.items() if part in name]) for name in SETS]
 
 
 @pytest.fixture(scope="module")

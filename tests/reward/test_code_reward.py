@@ -241,7 +241,7 @@ def test_resolves_by_its_name() -> None:
         ({"limits": {"seconds": 1}}, "no option seconds"),
         ({"limits": {"processes": 0}}, "processes is 0"),
         ({"url": "http://127.0.0.1:1"}, "MEGATRON_SSPO_SANDBOX_KEY"),
-        ({"packages": ["no-such-thing"]}, "is not installed"),
+        pytest.param({"packages": ["no-such-thing"]}, "is not installed", marks=pytest.mark.bubblewrap),
     ],
 )
 def test_an_invalid_option_is_refused(options, message: str, monkeypatch) -> None:

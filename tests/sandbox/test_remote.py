@@ -43,7 +43,7 @@ def start_server(*arguments: str, key: str = THE_KEY) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(sandbox: Sandbox) -> Iterator[str]:
     with start_server("--wall-seconds", "30", "--processes", "20", "--memory-bytes", str(192 << 20)) as server:
         assert server.stdout and server.stderr
         line = server.stdout.readline()
@@ -169,6 +169,7 @@ def test_a_cell_whose_answer_was_lost_is_not_executed_again(remote: RemoteSandbo
         (("--processes", "-1"), THE_KEY, "processes is -1"),
     ],
 )
+@pytest.mark.bubblewrap
 def test_a_server_with_an_invalid_setting_does_not_start(arguments: tuple[str, ...], key: str, message: str) -> None:
     with start_server(*arguments, key=key) as server:
         try:

@@ -173,6 +173,7 @@ def test_close_leaves_no_process_file_or_cgroup() -> None:
         made.run("pass")
 
 
+@pytest.mark.bubblewrap
 @pytest.mark.slow
 def test_a_killed_trainer_leaves_no_process_and_its_files_are_removed() -> None:
     script = (
@@ -403,6 +404,7 @@ def test_a_filter_for_each_architecture() -> None:
         seccomp_filter("riscv64")
 
 
+@pytest.mark.bubblewrap
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_an_ordinary_user_has_the_same_sandbox(public_path: Path) -> None:

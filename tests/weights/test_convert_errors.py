@@ -1,11 +1,13 @@
 """Conversions report what is wrong before anything is written."""
 
+import io
 import os
 import pickle
 import random
 import shutil
 import time
 import tracemalloc
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -254,6 +256,28 @@ def test_an_index_of_any_protocol_is_read(pair, protocol):
     content = pickle.loads((pair[1] / ".metadata").read_bytes())
     (pair[1] / ".metadata").write_bytes(pickle.dumps(content, protocol))
     assert read_index(pair[1]) == before
+
+
+class AsPython3112(pickle.Pickler):
+    """Writes members of enumerations as Python 3.11.0 to 3.11.3 does, which Debian 12 has."""
+
+    def reducer_override(self, obj):
+        return (getattr, (type(obj), obj.name)) if isinstance(obj, Enum) else NotImplemented
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_an_index_of_python_3_11_2_is_read(pair, protocol):
+    before, buffer = read_index(pair[1]), io.BytesIO()
+    AsPython3112(buffer, protocol).dump(pickle.loads((pair[1] / ".metadata").read_bytes()))
+    assert b"getattr" in buffer.getvalue()
+    (pair[1] / ".metadata").write_bytes(buffer.getvalue())
+    assert read_index(pair[1]) == before
+
+
+def test_an_index_cannot_take_another_attribute(pair):
+    (pair[1] / ".metadata").write_bytes(b"cbuiltins\ngetattr\n(ctorch\nSize\nVmro\ntR.")
+    with pytest.raises(UserError, match=r"\.metadata is damaged .*it names an attribute of"):
+        read_index(pair[1])
 
 
 def test_a_damaged_record_is_found_when_it_is_read(pair, tmp_path):

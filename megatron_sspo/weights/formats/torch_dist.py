@@ -210,6 +210,8 @@ class _Unpickler(pickle.Unpickler):
     )
 
     def find_class(self, module: str, name: str) -> Any:
+        if name == "getattr" and module in ("builtins", "__builtin__"):  # the latter up to protocol 2
+            return _member
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if (module, name) in self._NAMES or (module in self._MODULES and "." not in name):
@@ -217,6 +219,13 @@ class _Unpickler(pickle.Unpickler):
             if (module, name) in self._NAMES or _is_description(found):
                 return found
         raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def _member(kind: Any, name: Any) -> Enum:
+    """Returns a member of an enumeration. Python 3.11.0 to 3.11.3 writes `getattr(kind, name)` for it."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum)):
+        raise pickle.UnpicklingError(f"it names an attribute of {short_repr(kind)}")
+    return kind[name]
 
 
 def _is_description(found: Any) -> bool:
