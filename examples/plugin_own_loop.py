@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 from megatron_sspo.objective import sspo
-from megatron_sspo.policy.own_loop import policy_step, pack_rollouts  # before megatron.core: it may run on a CPU
+from megatron_sspo.policy.plugin import policy_step, pack_rollouts  # before megatron.core: it may run on a CPU
 
 import torch
 import torch.distributed as dist

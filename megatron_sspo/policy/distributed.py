@@ -127,17 +127,3 @@ def shutdown() -> None:
     """Destroys the process groups, so that the process ends without a warning or a wait."""
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
-
-
-def tensor_group() -> Any:
-    """Returns the process group of ranks that shard the vocabulary; None if one rank has all of it."""
-    if parallel_state.get_tensor_model_parallel_world_size() == 1:
-        return None
-    return parallel_state.get_tensor_model_parallel_group()
-
-
-def context_group() -> Any:
-    """Returns the process group of ranks that share each sequence; None if one rank has all of it."""
-    if parallel_state.get_context_parallel_world_size() == 1:
-        return None
-    return parallel_state.get_context_parallel_group()

@@ -19,7 +19,6 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
-from megatron_sspo.policy.distributed import context_group, tensor_group
 from megatron_sspo.policy.head.head import forward_without_head, response_log_probs
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.routing_replay import RoutingReplay
@@ -84,10 +83,10 @@ class ForwardStep:
             microbatch,
             temperature=self.temperature,
             vocab_size=self.vocab_size,
-            group=tensor_group(),
+            group=_tensor_group(),
             overlap_grad_reduce=self.overlap_grad_reduce,
         )
-        if (group := context_group()) is not None:
+        if (group := _context_group()) is not None:
             log_probs, entropy = (
                 _gather_responses(values, microbatch.context_counts, microbatch.context_order, group)
                 for values in (log_probs, entropy)
@@ -229,3 +228,17 @@ def _input(name: str, microbatch: Microbatch, entropy: torch.Tensor) -> torch.Te
     if values is None:
         raise ValueError(f"the objective needs {name}, and the batch has none")
     return values
+
+
+def _tensor_group() -> Any:
+    """Returns the process group of ranks that shard the vocabulary; None if one rank has all of it."""
+    if parallel_state.get_tensor_model_parallel_world_size() == 1:
+        return None
+    return parallel_state.get_tensor_model_parallel_group()
+
+
+def _context_group() -> Any:
+    """Returns the process group of ranks that share each sequence; None if one rank has all of it."""
+    if parallel_state.get_context_parallel_world_size() == 1:
+        return None
+    return parallel_state.get_context_parallel_group()

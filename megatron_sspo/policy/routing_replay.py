@@ -11,7 +11,7 @@ Megatron's own `RouterReplay` does the work in each router. This module gives it
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -21,10 +21,12 @@ from megatron.core.transformer.moe.router_replay import RouterReplay, RouterRepl
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.context import zigzag
-from megatron_sspo.batching.holders import Holders
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.batching.routes import RouterShape, pack_routes
 from megatron_sspo.processes import agree
+
+if TYPE_CHECKING:
+    from megatron_sspo.batching.holders import Holders
 
 Mode = Literal["record", "replay"]
 
@@ -106,7 +108,7 @@ class RoutingReplay:
         members: Sequence[Sequence[int]],
         microbatches: Sequence[Microbatch],
         lengths: Sequence[int],
-        holders: Holders,
+        holders: "Holders",
     ) -> dict[int, np.ndarray]:
         """Returns the routes of the sequences that this rank holds, after a schedule run that recorded them.
 

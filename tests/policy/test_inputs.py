@@ -16,7 +16,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums, erc, sspo
 from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.policy.metrics import merge_reports, update_metrics
-from megatron_sspo.policy.own_loop import pack_rollouts, policy_step
+from megatron_sspo.policy.plugin import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.run import check
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup

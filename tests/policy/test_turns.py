@@ -11,7 +11,7 @@ from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.objective import AtanLog, Penalties, sspo
 from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.policy.metrics import merge_reports, update_metrics
-from megatron_sspo.policy.own_loop import pack_rollouts
+from megatron_sspo.policy.plugin import pack_rollouts
 from megatron_sspo.rollout.advantages import with_advantages
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup

@@ -5,13 +5,15 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from packaging.version import Version
 
 from megatron_sspo.errors import UserError, first_line
-from megatron_sspo.run import Parallel
+
+if TYPE_CHECKING:
+    from megatron_sspo.run import Parallel
 
 # The oldest that megatron-core 0.16 is released for; later releases of megatron-core name none.
 OLDEST_TRANSFORMER_ENGINE = "2.9"
@@ -66,7 +68,7 @@ def has_transformer_engine() -> bool:
     return True
 
 
-def check_float32(parallel: Parallel) -> None:
+def check_float32(parallel: "Parallel") -> None:
     """Checks that Transformer Engine, if it is used, has an attention for float32. Its fast ones are for 16 bits only.
 
     Raises:
@@ -87,7 +89,7 @@ def check_float32(parallel: Parallel) -> None:
         )
 
 
-def check_context(kinds: str | Sequence[str] | None, groups: int, parallel: Parallel) -> None:
+def check_context(kinds: str | Sequence[str] | None, groups: int, parallel: "Parallel") -> None:
     """Checks that Transformer Engine, if it is used, has the forms of context parallelism; a pass would fail.
 
     Args:

@@ -18,7 +18,7 @@ from tiny_policy import VOCAB_SIZE, make_run
 from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.objective import AtanLog, Correction, sspo
 from megatron_sspo.policy import forward_step
-from megatron_sspo.policy.own_loop import pack_rollouts, policy_step
+from megatron_sspo.policy.plugin import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.types import Rollout
 

@@ -13,7 +13,6 @@ from megatron.core.utils import unwrap_model
 from megatron_sspo.arrays.convert import token_array
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.config.naming import describe_value
-from megatron_sspo.config.trial import WHAT as OBJECTIVE
 from megatron_sspo.objective import Correction, Penalties
 from megatron_sspo.objective.average import average_of, counts_tokens
 from megatron_sspo.objective.checks import takes
@@ -182,7 +181,9 @@ def policy_step(
     _check_groups("policy_step")
     arguments = ("log_probs", "old_log_probs", "advantages", "segments")
     if not takes(objective, *arguments, **dict.fromkeys(needs_of(objective))):
-        raise ValueError(f"objective is {describe_value(objective)}, and must be {OBJECTIVE}")
+        raise ValueError(
+            f"objective is {describe_value(objective)}, and must be an objective, such as sspo() or grpo(eps_high=0.28)"
+        )
     for name, value, kind in (("penalties", penalties, Penalties), ("correction", correction, Correction)):
         if not isinstance(value, kind):
             raise ValueError(f"{name} is {describe_value(value)}, and must be a {kind.__name__}(...)")
