@@ -1,6 +1,6 @@
 """The first gradient of examples/plugin_own_loop.py's loop and of ours, on two processes; every rank runs this script.
 
-python own_loop.py FOLDER RESULT
+python plugin_loop.py FOLDER RESULT
 """
 
 import importlib.util

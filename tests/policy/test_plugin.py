@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import own_loop
+import plugin_loop
 import pytest
 import torch
 from launcher import launch
@@ -29,7 +29,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin_own_loop.py"
 
 @pytest.mark.slow
 def test_first_gradient_of_the_example_equals_ours(folders, tmp_path):
-    launch(Path(own_loop.__file__), 2, folders["moe"], tmp_path / "result.pt")
+    launch(Path(plugin_loop.__file__), 2, folders["moe"], tmp_path / "result.pt")
     found = torch.load(tmp_path / "result.pt")
     theirs, ours = found["losses"]
     assert theirs == pytest.approx(ours, abs=1e-6) and abs(ours) > 1e-3
