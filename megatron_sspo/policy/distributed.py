@@ -15,7 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.policy.with_cuda.device import local_device
-from megatron_sspo.processes import agree, stop
+from megatron_sspo.processes import agree, shared_gpus, stop
 from megatron_sspo.processes.watch.control_store import ControlStore
 from megatron_sspo.processes.watch.watchdog import Ranks, Watchdog
 from megatron_sspo.run import Parallel, Run
@@ -100,6 +100,7 @@ def _join(parallel: Parallel, timeout: float) -> tuple[int, torch.device, Any]:
     device = local_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        shared_gpus.name_host(rank)
     return rank, device, None if dist.is_initialized() else rendezvous_store(rank, world_size, timeout)
 
 
