@@ -373,7 +373,8 @@ def _parts_agree(policy: Any, expected: Mapping[str, torch.Tensor]) -> bool:
     import torch.distributed as dist
 
     rank, gather = dist.get_rank(), policy.weights()
-    at_rank_0 = [(name, torch.equal(tensor.cpu(), expected[name])) for name, tensor in gather.at_rank_0(bucket_bytes=9_000)]
+    stream = gather.at_rank_0(bucket_bytes=9_000)
+    at_rank_0 = [(name, torch.equal(tensor.cpu(), expected[name])) for name, tensor in stream]
     agree = at_rank_0 == [(name, True) for name in expected if rank == 0]
     for most in (1, 2, 8):
         found, ranks = [], set()
@@ -449,7 +450,8 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
                 own = bucket.grad_data.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone()
                 dist.all_gather_into_tensor(bucket.grad_data, own, group=group)
     gradients: dict[str, torch.Tensor] = {}
-    for name, parameter in logical_parameters([chunk.module for chunk in policy.chunks]):
+    modules = [chunk.module for chunk in policy.chunks]
+    for name, parameter in logical_parameters([getattr(module, "module", module) for module in modules]):
         gradients.setdefault(name, parameter.main_grad)
     rows = {row.name: row for row in policy.rows}
     gather = GatherPlan(policy.rows, gradients, {name: shard_of(rows[name]) for name in gradients})

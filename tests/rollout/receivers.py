@@ -10,9 +10,9 @@ import threading
 from megatron_sspo.rollout.servers.client import ServerError
 from megatron_sspo.rollout.servers.environment_variables import without_trainer_variables
 
-# A server's rank: joins groups and receives buckets, and at bucket number FATAL is killed or stops to receive. It calls torch as
-# SGLang's WeightUpdater does (model_runner_components/weight_updater.py): a default group of its own, a group by the helper that
-# torch has for it, and a flat tensor of bytes on its device, broadcast from rank 0.
+# A server's rank: joins groups and receives buckets, and at bucket number FATAL is killed or stops to receive. It calls
+# torch as SGLang's WeightUpdater does (model_runner_components/weight_updater.py): a default group of its own, groups
+# by torch's helper, and a flat tensor of bytes on its device, broadcast from rank 0.
 PROGRAM = """
 import hashlib, json, math, os, signal, sys, time
 from datetime import timedelta
@@ -32,8 +32,8 @@ for line in sys.stdin:
                               timeout=timedelta(seconds=60))
         if not dist.is_initialized():
             dist.init_process_group(given["backend"], store=dist.HashStore(), rank=0, world_size=1)
-        group, _ = _new_process_group_helper(size, rank, [], given["backend"], PrefixStore(name, store), group_name=name,
-                                             timeout=timedelta(seconds=600))
+        group, _ = _new_process_group_helper(size, rank, [], dist.Backend(given["backend"]), PrefixStore(name, store),
+                                             group_name=name, timeout=timedelta(seconds=600))
         _world.pg_group_ranks[group] = {r: r for r in range(size)}
         groups[name] = group
         print("joined", flush=True)
@@ -71,12 +71,14 @@ class Receiver:
 
     def start(self):
         """Starts the process, and waits until it has imported torch, which takes minutes on a busy machine."""
+        # as `build_servers` does for servers on the trainer's GPUs
+        host = {"NCCL_HOSTID": f"server-{id(self)}"} if os.environ.get("NCCL_HOSTID") else {}
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, self.how, str(self.fatal)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**without_trainer_variables(os.environ), "NCCL_HOSTID": f"server {id(self)}"},
+            env=without_trainer_variables(os.environ) | host,
         )
         self.process.stdout.readline()
 

@@ -12,7 +12,7 @@ from tests.policy.conftest import batches, folders, measured
 
 __all__ = ["batches", "folders", "measured"]
 RANKS = int(os.environ["RANKS"])  # the most that a test may start
-# Before the first process is started, and for all of them: NCCL of several ranks on one GPU, over the loopback interface.
+# Before the first process is started, and for all of them: NCCL of several ranks on one GPU, over the loopback.
 ON_ONE_GPU = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
     "NCCL_SOCKET_IFNAME": "lo",

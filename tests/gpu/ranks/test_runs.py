@@ -1,4 +1,4 @@
-"""Whole runs of `examples/tiny_moe.py` on several ranks: killed and resumed, also in another layout, and a killed rank."""
+"""Whole runs of `examples/tiny_moe.py` on several ranks: killed and resumed, in another layout too; a killed rank."""
 
 import json
 import os
@@ -29,7 +29,11 @@ def start(folder, recipe, layout, *arguments, **variables):
     changes = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in fields.items()]
     command = [sys.executable, "-m", "megatron_sspo", "train", str(recipe), *arguments]
     command += [option for change in changes for option in ("--set", change)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **variables}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        **variables,
+    }
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -90,7 +94,7 @@ def test_it_is_resumed_in_another_layout(killed, resumed, tmp_path, note):
 
 
 def test_a_run_that_was_not_interrupted_has_the_same_numbers(resumed, tmp_path, note):
-    """On CPUs to the bit. GPUs may add in another order each time; a response with another token changes all that follows."""
+    """On CPUs to the bit. A GPU may add in another order each time, and one other token changes all that follows."""
     found = train(tmp_path, ONE)
     equal = [one == other for one, other in zip(found, resumed, strict=True)]
     note("", "updates equal to the bit", equal.index(False) if False in equal else len(equal))

@@ -1,4 +1,4 @@
-"""Weights from two senders to servers on the same GPU: by NCCL, also where a server or a sender is killed, and by `ipc`."""
+"""Weights from two senders to servers on the same GPU: by NCCL, also where one of them is killed, and by `ipc`."""
 
 import json
 from pathlib import Path
