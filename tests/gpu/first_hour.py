@@ -15,7 +15,7 @@ that are missing are installed from --wheels. One whose name begins with transfo
 | runs | 3 | a run of examples/tiny_moe.py: killed, resumed, resumed in another layout; a rank killed at three places |
 | updates | 1 | benchmarks/on_gpu.py: an update, its memory and its kernels, dense and with experts |
 | loss | 0.5 | benchmarks/on_gpu.py: log-probs by this package, Megatron and log_softmax |
-| trl | 1.5 | benchmarks/against_trl.py: an update, log π_old and memory beside TRL |
+| trl | 2 | benchmarks/against_trl.py: an update, log π_old and memory beside TRL |
 | one rank | 2 | the other tests of tests/gpu |
 
 A call ends by itself after --minutes, and a part that does not fit any more is not begun. The JSON has the environment,
@@ -74,7 +74,7 @@ PARTS = {
     "updates": Part(60, program=(ON_GPU, "--only", "updates", "--pairs", "3"), dry=("--kind", "tiny")),
     "loss": Part(30, program=(ON_GPU, "--only", "head", "--pairs", "3"), dry=("--rows", "64")),
     "trl": Part(
-        90,
+        120,
         program=(AGAINST_TRL, "--device", "cuda", "--rounds", "1", "--microbatch", "4"),
         dry=("--device", "cpu", "--models", "50 M Qwen3-MoE"),
     ),

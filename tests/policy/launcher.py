@@ -1,5 +1,6 @@
 """Starts a script in several processes and joins them into one group."""
 
+import multiprocessing
 import os
 import runpy
 import sys
@@ -8,6 +9,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ def launch(script: Path, num_processes: int, *arguments: object, seconds: float 
                 "OMP_NUM_THREADS": "1",
                 "RENDEZVOUS": f"{folder}/rendezvous",
             }
-            processes.append(forkserver.Process(target=_run, args=(script, [*map(str, arguments)], variables, log)))
+            processes.append(_context().Process(target=_run, args=(script, [*map(str, arguments)], variables, log)))
             processes[-1].start()
         try:
             _wait(processes, logs, time.monotonic() + seconds)
@@ -37,6 +39,20 @@ def launch(script: Path, num_processes: int, *arguments: object, seconds: float 
             for process in processes:
                 process.kill()
                 process.join()
+
+
+@cache
+def _context() -> Any:
+    """Returns how processes are started: as forks, or anew where what forks have imported has begun to use CUDA."""
+    import torch
+
+    if torch.cuda.is_available():
+        trial = forkserver.Process(target=torch.cuda.init)
+        trial.start()
+        trial.join()
+        if trial.exitcode != 0:
+            return multiprocessing.get_context("spawn")
+    return forkserver
 
 
 def _run(script: Path, arguments: list[str], variables: Mapping[str, str], log: Path) -> None:

@@ -304,11 +304,11 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         dtype=layout.dtype,
         megatron=layout.megatron,
         ddp=layout.ddp,
+        share_prompts=True if layout.series and layout.parallel.context == 1 else None,  # not the default on GPUs
         routing_replay="R2" if layout.batch == "routed" else "none",
     )
     policy = Policy(run, folder, device)
-    shares = policy._schedule.share_prompts or (layout.series != "" and layout.parallel.context == 1)
-    policy._schedule.share_prompts = False
+    shares, policy._schedule.share_prompts = policy._schedule.share_prompts, False
     (batch,) = policy.scatter([read_batch(batch_file)])
 
     def weights() -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ RANKS = int(os.environ["RANKS"])  # the most that a test may start
 ON_ONE_GPU = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
     "NCCL_SOCKET_IFNAME": "lo",
+    "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_IB_DISABLE": "1",
     "NCCL_NVLS_ENABLE": "0",  # its memory is of one rank on each GPU
     "NCCL_CUMEM_ENABLE": "0",  # as in SGLang's servers
@@ -24,6 +25,7 @@ ON_ONE_GPU = {
 if torch.cuda.is_available() and torch.cuda.device_count() < RANKS:
     for name, value in ON_ONE_GPU.items():
         os.environ.setdefault(name, value)
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # looking for a GPU leaves CUDA unused, for forks
 
 
 @pytest.fixture(scope="session")
