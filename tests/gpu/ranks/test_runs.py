@@ -94,7 +94,7 @@ def test_it_is_resumed_in_another_layout(killed, resumed, tmp_path, note):
 
 
 def test_a_run_that_was_not_interrupted_has_the_same_numbers(resumed, tmp_path, note):
-    """On CPUs to the bit. A GPU may add in another order each time, and one other token changes all that follows."""
+    """Compares to the bit. A GPU may add in another order each time, and one other token changes all that follows."""
     found = train(tmp_path, ONE)
     equal = [one == other for one, other in zip(found, resumed, strict=True)]
     note("", "updates equal to the bit", equal.index(False) if False in equal else len(equal))
@@ -106,4 +106,6 @@ def test_a_killed_rank_ends_the_run_with_one_sentence(tmp_path, where):
     process = start(tmp_path, Path(__file__).with_name("fatal.py"), ONE, FATAL=where)
     out, err = finish(process)
     assert process.returncode == 128 + signal.SIGKILL, out[-2000:] + err[-3000:]
-    assert err.strip().splitlines() == ["megatron-sspo: process 1 was killed by SIGKILL; the others are stopped"]
+    said = [line for line in err.splitlines() if line.startswith("megatron-sspo: ")]  # libraries for GPUs say more
+    assert said == ["megatron-sspo: process 1 was killed by SIGKILL; the others are stopped"], err
+    assert "Traceback" not in err
