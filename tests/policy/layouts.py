@@ -213,10 +213,14 @@ _MORE = {
     "moe CP2, all-gather": Layout(kind="moe", parallel=CP2, megatron={"cp_comm_type": "all_gather"}),
     "moe CP2, a2a": Layout(kind="moe", parallel=CP2, megatron={"cp_comm_type": "a2a"}),
 }
-ON_GPUS = {
-    f"{dtype} {name}": replace(layout, dtype=dtype, series=f"{dtype} ", every_objective=False)
-    for dtype in ("float32", "bfloat16")
-    for name, layout in ({name: LAYOUTS[name] for name in ("moe", "moe routed", *_FIRST)} | _MORE).items()
+_ON_GPUS = {name: LAYOUTS[name] for name in ("moe", "moe routed", *_FIRST)} | _MORE
+_FLOAT32 = {"dtype": "float32", "series": "float32 ", "every_objective": False}
+# Rounding would choose another expert for some token, and so another gradient: all layouts replay the same routes.
+_BFLOAT16 = {"dtype": "bfloat16", "series": "bfloat16 ", "every_objective": False, "batch": "routed"}
+ON_GPUS = {f"float32 {name}": replace(layout, **_FLOAT32) for name, layout in _ON_GPUS.items()} | {
+    f"bfloat16 {name}": replace(layout, **_BFLOAT16)
+    for name, layout in _ON_GPUS.items()
+    if name != "moe" and not name.endswith(", routes")
 }
 MEASURED = LAYOUTS | ON_GPUS
 # cases that change the batch: what is done to every rollout
