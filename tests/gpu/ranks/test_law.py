@@ -5,7 +5,7 @@ at other places: a product over two ranks is two products whose sum is rounded. 
 0.024 from float32 in log-probs (root mean square) and up to 0.075 in the gradient (relative, of the whole), so two
 passes that are both right are at most twice that apart, 0.05 and 0.15. A layout with a wrong sum is far off: half of a
 gradient that is missing is 0.5. All layouts of bfloat16 replay the same routes, because rounding may choose another of
-two experts that are almost equal: on CPUs with two tensor ranks the gradient was 0.18 apart without, and 0.03 with them.
+two experts that are almost equal: on CPUs, two tensor ranks gave a gradient 0.18 apart without, and 0.03 with them.
 """
 
 import pytest
