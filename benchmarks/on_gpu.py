@@ -50,7 +50,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "tiny": {
         **WIDTHS, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 1,
-        "vocab_size": 512, "hidden_size": 64, "head_dim": 16, "num_attention_heads": 4, "intermediate_size": 64,
+        "vocab_size": 2048, "hidden_size": 64, "head_dim": 16, "num_attention_heads": 4, "intermediate_size": 64,
         "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True,
     },
 }  # fmt: skip
