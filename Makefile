@@ -161,6 +161,7 @@ test-kernels: install .venv/triton/installed
 
 # Compares a trainer process on this machine's GPU with Transformers on its CPU, in an environment with CUDA:
 # make test-gpu PYTHON=...
+# and with RANKS=4 also up to four ranks by NCCL, on GPUs of their own or on the same one.
 test-gpu:
 	$(PYTHON) -m pytest tests/gpu
 

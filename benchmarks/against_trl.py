@@ -2,6 +2,7 @@
 
     python benchmarks/against_trl.py --rounds 5
     python benchmarks/against_trl.py --profile
+    python benchmarks/against_trl.py --device cuda --microbatch 4 --rounds 2
 
 Both train the same random weights on the same batch with GRPO: 32 responses to four prompts, in float32 on one thread,
 in one pass, or with --microbatch in passes of so many sequences or as many tokens. An update is forward, backward,
@@ -10,6 +11,10 @@ to each of the four prompts, sampled at temperature 1 until 64 tokens: by our en
 weights into it, and by the trainer's call of Transformers; its time is divided by the tokens. Each side runs in its own
 process, in turn; times are CPU seconds, and the ratios are medians over rounds, each of which is printed to stderr.
 Memory is the largest resident size of a process up to the end of the updates, libraries included.
+
+With --device cuda the models are slices of larger ones and sequences are eight times as long. Both sides compute in
+bfloat16 with weights and AdamW's state in float32, times are seconds of a clock, memory is the peak of what torch has
+allocated, and nothing is generated. --trl names another interpreter with TRL than that of `make install-integrations`.
 
 With --profile there is no comparison: it prints which of torch's operators take most of our update's CPU time, and the
 rate of the matrix products beside that of one large product.
@@ -51,13 +56,26 @@ MODELS: dict[str, dict[str, Any]] = {
         "intermediate_size": 1536, "tie_word_embeddings": True,
     },
 }  # fmt: skip
+QWEN3 = {**COMMON, "vocab_size": 151_936, "hidden_size": 2048, "head_dim": 128, "intermediate_size": 6144}
+ON_CUDA: dict[str, dict[str, Any]] = {
+    "Qwen3-1.7B, 8 of 28 layers": {
+        **QWEN3, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 8,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "tie_word_embeddings": True,
+    },
+    "Qwen3-30B-A3B, 1 of 48 layers": {
+        **QWEN3, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 1,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768, "norm_topk_prob": True, "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+LONGER = 8  # sequences on CUDA
 
 
 Parts = dict[str, Callable[[], Any]]  # "update" returns the norm of the gradient, "generation" the number of tokens
 
 
-def make_batch(vocab_size: int) -> list[dict[str, Any]]:
-    """Returns 32 sequences: prompts of 60 to 100 tokens, eight responses of 16 to 160 tokens each."""
+def make_batch(vocab_size: int, longer: int = 1) -> list[dict[str, Any]]:
+    """Returns 32 sequences: prompts of 60 to 100 tokens, eight responses of 16 to 160 tokens each, times `longer`."""
     drawn = random.Random(0)
 
     def tokens(count: int) -> list[int]:
@@ -65,14 +83,14 @@ def make_batch(vocab_size: int) -> list[dict[str, Any]]:
 
     sequences = []
     for _ in range(4):
-        prompt = tokens(drawn.randint(60, 100))
+        prompt = tokens(longer * drawn.randint(60, 100))
         for _ in range(8):
-            length = min(160, max(16, int(drawn.lognormvariate(3.8, 0.6))))
+            length = longer * min(160, max(16, int(drawn.lognormvariate(3.8, 0.6))))
             sequences.append({"prompt": prompt, "response": tokens(length), "advantage": drawn.choice([-1.0, 1.0])})
     return sequences
 
 
-def ours(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts:
+def ours(folder: Path, sequences: list[dict[str, Any]], microbatch: int, device: str) -> Parts:
     """Returns the parts of a step by this trainer."""
     from megatron_sspo.objective import grpo
     from megatron_sspo.policy.distributed import initialize
@@ -85,7 +103,7 @@ def ours(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Part
     lengths = sorted(len(one["prompt"]) + len(one["response"]) for one in sequences)
     run = Run(
         name="benchmark",
-        model=Model(path=str(folder), dtype="float32"),
+        model=Model(path=str(folder), dtype="float32" if device == "cpu" else "bfloat16"),
         prompts=Prompts(source=""),
         num_updates=100,
         tokens_per_microbatch=sum(lengths[-microbatch:]),
@@ -119,7 +137,7 @@ def ours(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Part
     }
 
 
-def trl(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts:
+def trl(folder: Path, sequences: list[dict[str, Any]], microbatch: int, device: str) -> Parts:
     """Returns the parts of a step by TRL's trainer."""
     import torch
     from datasets import Dataset
@@ -130,8 +148,9 @@ def trl(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts
     config = GRPOConfig(
         output_dir=str(folder / "trl"), per_device_train_batch_size=microbatch, num_generations=GROUP_SIZE,
         max_completion_length=NEW_TOKENS,
-        gradient_accumulation_steps=accumulation, learning_rate=LEARNING_RATE, loss_type="grpo", beta=0.0, bf16=False,
-        use_cpu=True, report_to="none", gradient_checkpointing=False, model_init_kwargs={"dtype": "float32"},
+        gradient_accumulation_steps=accumulation, learning_rate=LEARNING_RATE, loss_type="grpo", beta=0.0,
+        bf16=device == "cuda", use_cpu=device == "cpu", report_to="none", gradient_checkpointing=False,
+        model_init_kwargs={"dtype": "float32"},
     )  # fmt: skip
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "examples" / "tiny_moe")
     dataset = Dataset.from_dict({"prompt": ["1"] * 64})
@@ -139,7 +158,7 @@ def trl(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts
         str(folder), lambda **_: [0.0], args=config, train_dataset=dataset, processing_class=tokenizer
     )
     trainer.current_gradient_accumulation_steps = accumulation
-    model: Any = trainer.model
+    model: Any = trainer.model.to(device)
     model.train()
     optimizer = trainer.create_optimizer()
 
@@ -147,18 +166,19 @@ def trl(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts
         longest = max(map(len, rows))
         filled = [[0] * (longest - len(row)) + row if left else row + [0] * (longest - len(row)) for row in rows]
         mask = [[longest - len(row) <= i if left else i < len(row) for i in range(longest)] for row in rows]
-        return torch.tensor(filled), torch.tensor(mask).long()
+        return torch.tensor(filled, device=device), torch.tensor(mask, device=device).long()
 
     prompt_ids, prompt_mask = padded([one["prompt"] for one in sequences], left=True)
     completion_ids, completion_mask = padded([one["response"] for one in sequences], left=False)
+    advantages = torch.tensor([one["advantage"] for one in sequences], device=device)
     whole = {
         "prompt_ids": prompt_ids, "prompt_mask": prompt_mask, "completion_ids": completion_ids,
-        "completion_mask": completion_mask, "advantages": torch.tensor([one["advantage"] for one in sequences]),
+        "completion_mask": completion_mask, "advantages": advantages,
     }  # fmt: skip
 
     def old_log_probs() -> Any:
         ids, mask = torch.cat([prompt_ids, completion_ids], 1), torch.cat([prompt_mask, completion_mask], 1)
-        with torch.no_grad():
+        with torch.no_grad(), trainer.accelerator.autocast():
             return trainer._get_per_token_logps_and_entropies(
                 model, ids, mask, completion_ids.size(1), batch_size=microbatch
             )
@@ -166,7 +186,9 @@ def trl(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts
     def update() -> float:
         for start in range(0, len(sequences), microbatch):
             inputs = {name: values[start : start + microbatch] for name, values in whole.items()}
-            trainer.compute_loss(model, inputs).backward()
+            with trainer.accelerator.autocast():
+                loss = trainer.compute_loss(model, inputs)
+            loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -182,8 +204,8 @@ def trl(folder: Path, sequences: list[dict[str, Any]], microbatch: int) -> Parts
     return {"update": update, "log π_old": old_log_probs, "generation": generate}
 
 
-def measure(side: str, folder: Path, microbatch: int) -> dict[str, float]:
-    """Returns CPU seconds of each part, and memory in MB.
+def measure(side: str, folder: Path, microbatch: int, device: str) -> dict[str, float]:
+    """Returns seconds of each part, and memory in MB.
 
     Seconds are the median of three calls, after one that is not counted; those of generation are per token.
     """
@@ -191,16 +213,24 @@ def measure(side: str, folder: Path, microbatch: int) -> dict[str, float]:
 
     torch.set_num_threads(1)
     sequences = json.loads((folder / "batch.json").read_text(encoding="utf-8"))
-    parts = {"ours": ours, "trl": trl}[side](folder, sequences, microbatch)
+    parts = {"ours": ours, "trl": trl}[side](folder, sequences, microbatch, device)
+
+    def clock() -> float:
+        if device == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
     def seconds(part: str) -> float:
-        begun = time.process_time()
+        begun = clock()
         parts[part]()
-        return time.process_time() - begun
+        return clock() - begun
 
     norm = parts["update"]()
     parts["log π_old"]()
     found = {part: statistics.median(seconds(part) for _ in range(3)) for part in ("update", "log π_old")}
+    if device == "cuda":
+        return {**found, "memory": torch.cuda.max_memory_allocated() / 1e6, "norm": norm}
     memory = kilobytes("VmHWM") / 1000
     tokens = parts["generation"]()
     generation = statistics.median(seconds("generation") for _ in range(3)) / tokens
@@ -214,7 +244,7 @@ def profile(folder: Path) -> str:
 
     torch.set_num_threads(1)
     sequences = json.loads((folder / "batch.json").read_text(encoding="utf-8"))
-    update = ours(folder, sequences, len(sequences))["update"]
+    update = ours(folder, sequences, len(sequences), "cpu")["update"]
     update()
     with FlopCounterMode(display=False) as counter:
         update()
@@ -240,13 +270,14 @@ def profile(folder: Path) -> str:
     )
 
 
-def run_side(side: str, folder: Path, microbatch: int) -> dict[str, float]:
+def run_side(side: str, folder: Path, microbatch: int, device: str) -> dict[str, float]:
     """Measures one side in a process of its own."""
-    return json.loads(_run(side, folder, microbatch).splitlines()[-1])
+    return json.loads(_run(side, folder, microbatch, "--device", device).splitlines()[-1])
 
 
 def _run(side: str, folder: Path, microbatch: int, *more: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [PYTHONS[side], "-W", "ignore", __file__, "--side", side, "--folder", str(folder)]
     command += ["--microbatch", str(microbatch), *more]
     done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
@@ -259,7 +290,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--microbatch", type=int, default=32, help="sequences of a pass")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--models", nargs="+", choices=MODELS | ON_CUDA)
+    parser.add_argument("--trl", help="an interpreter with TRL, in place of the one of make install-integrations")
     parser.add_argument("--profile", action="store_true", help="where our update's time goes, without a comparison")
     parser.add_argument("--side", choices=PYTHONS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -268,30 +301,32 @@ def main() -> None:
         print(profile(options.folder))
         return
     if options.side:
-        print(json.dumps(measure(options.side, options.folder, options.microbatch)))
+        print(json.dumps(measure(options.side, options.folder, options.microbatch, options.device)))
         return
+    PYTHONS["trl"] = options.trl or PYTHONS["trl"]
     if not options.profile and not Path(PYTHONS["trl"]).exists():
         raise SystemExit(f"{PYTHONS['trl']} is missing: make install-integrations")
     from megatron_sspo.weights.formats.random import write_random_weights
 
     if not options.profile:
-        print("| model | update | log π_old | generation | memory | first norm of the gradient |", flush=True)
-        print("|---|---|---|---|---|---|", flush=True)
-    for name in options.models:
-        config = MODELS[name]
+        compared = ["update", "log π_old", *(["generation"] if options.device == "cpu" else [])]
+        print(f"| model | {' | '.join(compared)} | memory | first norm of the gradient |", flush=True)
+        print(f"|---|{'---|' * len(compared)}---|---|", flush=True)
+    for name in options.models or (MODELS if options.device == "cpu" else ON_CUDA):
+        config = (MODELS | ON_CUDA)[name]
         with tempfile.TemporaryDirectory() as scratch:
             source, folder = Path(scratch, "config"), Path(scratch, "model")
             shutil.copytree(ROOT / "examples" / "tiny_moe", source)  # for its tokenizer
             (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
             write_random_weights(source, folder, seed=0)
-            batch = make_batch(config["vocab_size"])
+            batch = make_batch(config["vocab_size"], 1 if options.device == "cpu" else LONGER)
             (folder / "batch.json").write_text(json.dumps(batch), encoding="utf-8")
             if options.profile:
                 print(f"{name}\n\n{_run('ours', folder, options.microbatch, '--profile')}", flush=True)
                 continue
             rounds = []
             for number in range(options.rounds):
-                rounds.append({side: run_side(side, folder, options.microbatch) for side in PYTHONS})
+                rounds.append({side: run_side(side, folder, options.microbatch, options.device) for side in PYTHONS})
                 print(f"{name}, round {number + 1}: {json.dumps(rounds[-1])}", file=sys.stderr, flush=True)
 
         def ratio(part: str, rounds: list[dict[str, dict[str, float]]] = rounds) -> str:
@@ -302,9 +337,7 @@ def main() -> None:
         norms = [rounds[0][side]["norm"] for side in PYTHONS]
         cells = [
             name,
-            ratio("update"),
-            ratio("log π_old"),
-            ratio("generation"),
+            *map(ratio, compared),
             f"{memory[0] / memory[1]:.2f} ({memory[0]:,.0f} / {memory[1]:,.0f} MB)",
         ]
         print(f"| {' | '.join(cells)} | {norms[0]:.4f}, {norms[1]:.4f} |", flush=True)

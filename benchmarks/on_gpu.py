@@ -2,6 +2,7 @@
 
     python benchmarks/on_gpu.py                  # all three, a few minutes
     python benchmarks/on_gpu.py --only updates --pairs 5
+    python benchmarks/on_gpu.py --only updates --kind tiny          # tries the script, also without a GPU
 
 Everything is bfloat16. Times are seconds between synchronizations, medians of `--pairs` repetitions; where two variants
 are compared, they alternate, and the ratio is the median over pairs. GB is the peak of torch's allocated memory, for
@@ -47,11 +48,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32, "intermediate_size": 6144, "num_experts": 128, "num_experts_per_tok": 8,
         "moe_intermediate_size": 768, "norm_topk_prob": True,
     },
+    "tiny": {
+        **WIDTHS, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 1,
+        "vocab_size": 2048, "hidden_size": 64, "head_dim": 16, "num_attention_heads": 4, "intermediate_size": 64,
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True,
+    },
 }  # fmt: skip
 TOKENS = 16_384  # of a microbatch
 SHAPES = ("8,256,128", "8,512,512", "16,1024,256", "2,200,4096")  # G, P, R, as in benchmarks/shared_prompts.py
 BATCH_TOKENS = 4 * TOKENS  # of separate rows, in the larger batches of shared prompts
-HEAD_TOKENS = 4096
+HEAD_TOKENS = 4096  # --rows
 PEAK_FLOPS = 989e12  # of an H100 or H200 in bfloat16, without sparsity
 LOGITS = {name: log_probs.FROM_LOGITS[name] for name in ("ours", "naive log_softmax", "megatron (no entropy)")}
 HEADS = {
@@ -254,9 +260,11 @@ def model_flops(config: Mapping[str, Any], tokens: int, response_tokens: int, le
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("head", "shared", "updates"))
-    parser.add_argument("--kind", choices=MODELS, nargs="+", default=list(MODELS))
+    parser.add_argument("--kind", choices=MODELS, nargs="+", default=["dense", "experts"])
+    parser.add_argument("--rows", type=int, default=HEAD_TOKENS, help="of the output layer's tables")
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
+    globals()["HEAD_TOKENS"] = options.rows
     initialize(Parallel(), seed=0)
     if DEVICE.type == "cuda":
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")

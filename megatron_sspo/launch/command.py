@@ -142,7 +142,7 @@ def _check(run: Run, resume: Path | None, options: argparse.Namespace, job: slur
         if options.memory is not None:
             check_memory(in_layout, config, round(options.memory * 1e9), "a GPU there", on_cuda=True)
     if options.memory is None and job is None:
-        check_memory(run, config, *memory_of_rank(run.parallel.num_processes), on_cuda=on_cuda)
+        check_memory(run, config, *memory_of_rank(1 if on_cuda else run.parallel.num_processes), on_cuda=on_cuda)
     if options.check:
         for remark in remarks:
             print(f"resumed with another configuration: {remark}")

@@ -14,7 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.policy.with_cuda.device import local_device
-from megatron_sspo.processes import agree
+from megatron_sspo.processes import agree, shared_gpus
 from megatron_sspo.processes.hang import silence_limited
 from megatron_sspo.run import Parallel, Run
 
@@ -78,6 +78,7 @@ def _join(parallel: Parallel, timeout: float) -> tuple[int, torch.device, Any]:
     device = local_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        shared_gpus.name_host(rank)
     return rank, device, None if dist.is_initialized() else rendezvous_store(rank, world_size, timeout)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import logging
 import platform
 import secrets
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.cuda import nccl
 
 from megatron_sspo.config.overrides import config_to_json
@@ -20,9 +22,11 @@ from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.free_memory import free_memory
 from megatron_sspo.preflight.resources import check_host_memory, check_memory, memory_of_rank
-from megatron_sspo.processes import agree
+from megatron_sspo.processes import agree, shared_gpus
 from megatron_sspo.run import Run
 from megatron_sspo.run_folder.resuming import differences
+
+_log = logging.getLogger(__name__)
 
 _PACKAGES = (
     *("torch", "megatron-core", "transformers", "safetensors"),
@@ -44,15 +48,20 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
         UserError: the first check that fails.
     """
     mine = {"host": socket.gethostname(), "versions": versions(), "gpu": _gpu(), "run": config_to_json(run)}
-    found = agree.all_gather_objects(mine)
+    place = shared_gpus.place_of(dist.get_rank() if dist.is_initialized() else 0)
+    found = agree.all_gather_objects({**mine, "place": place})
     hosts = [rank["host"] for rank in found]
     _compare([rank["versions"] for rank in found], hosts)
     _compare_runs([rank["run"] for rank in found], hosts)
-    _check_own_gpus([rank["gpu"] for rank in found], hosts)
+    gpus = [rank["gpu"] for rank in found]
+    _check_own_gpus(gpus, [rank["place"] for rank in found], hosts)
     _check_paths(run, folder, hosts)
     host, on_cuda = socket.gethostname(), torch.cuda.is_available()
     num_local_ranks = Counter(hosts)[host]
-    available, what = memory_of_rank(num_local_ranks)
+    num_sharing = gpus.count(mine["gpu"]) if on_cuda else num_local_ranks
+    if on_cuda and num_sharing > 1 and agree.is_main():
+        _log.warning("%d ranks share a GPU, as the variables of NCCL say: that is slow, and for trials", num_sharing)
+    available, what = memory_of_rank(num_sharing)
     with agree.same_error_on_all_ranks():
         check_memory(run, config, available, f"{what} of {host}", on_cuda=on_cuda)
         if on_cuda:  # without GPUs, all that a rank holds is in the same memory
@@ -127,14 +136,19 @@ def _gpu() -> str:
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
-def _check_own_gpus(gpus: list[str], hosts: list[str]) -> None:
-    """Checks that no two ranks are on one GPU, which NCCL would refuse later, in the first collective."""
-    owners: dict[str, int] = {}
-    for rank, gpu in enumerate(gpus):
-        if gpu and owners.setdefault(gpu, rank) != rank:
+def _check_own_gpus(gpus: list[str], places: list[str], hosts: list[str]) -> None:
+    """Checks that NCCL accepts the ranks on each GPU; it would refuse them later, in the first collective.
+
+    Args:
+        places: `shared_gpus.place_of` of each rank.
+    """
+    owners: dict[tuple[str, str], int] = {}
+    for rank, (gpu, place) in enumerate(zip(gpus, places, strict=True)):
+        if gpu and (owner := owners.setdefault((gpu, place), rank)) != rank:
             raise UserError(
-                f"ranks {owners[gpu]} and {rank} on {hosts[rank]} are on the same GPU, {gpu}: start one process per "
-                "GPU, and set LOCAL_RANK or CUDA_VISIBLE_DEVICES for each"
+                f"ranks {owner} and {rank} on {hosts[rank]} are on the same GPU, {gpu}: start one process per GPU, and "
+                "set LOCAL_RANK or CUDA_VISIBLE_DEVICES for each, or NCCL_MULTI_RANK_GPU_ENABLE=1 (without "
+                "NCCL_HOSTID) to try several on one"
             )
 
 

@@ -40,12 +40,19 @@ def read_model_config(run: Run) -> dict[str, Any]:
     raise UserError(f"{folder} has no config.json: set model.path to a Hugging Face folder{start}")
 
 
-def memory_of_rank(num_local_ranks: int) -> tuple[int, str]:
-    """Returns this rank's memory in bytes and its name: a GPU of its own, or an equal part of the host's memory."""
+def memory_of_rank(num_sharing: int) -> tuple[int, str]:
+    """Returns this rank's memory in bytes and its name: an equal part of the GPU, or without CUDA of the host's memory.
+
+    Args:
+        num_sharing: the number of ranks that have this GPU, or without CUDA this host.
+    """
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return properties.total_memory, f"the {properties.name}"
-    return psutil.virtual_memory().total // num_local_ranks, "its share of the memory"
+        return (
+            properties.total_memory // num_sharing,
+            f"{'its share of ' if num_sharing > 1 else ''}the {properties.name}",
+        )
+    return psutil.virtual_memory().total // num_sharing, "its share of the memory"
 
 
 def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str, *, on_cuda: bool) -> None:

@@ -1,9 +1,11 @@
 """Fixtures for tests that compare a trainer process on its GPU with Transformers on the CPU: `make test-gpu`.
 
 The tests are for the first node of a cluster. They need one GPU, and use Transformer Engine if it is installed. Without
-a GPU, `test_there_is_a_gpu` fails and the others run on the CPU.
+a GPU, `test_there_is_a_gpu` fails and the others run on the CPU. `ranks` has the tests of several ranks, for which the
+variable RANKS is the most that they may start: `make test-gpu RANKS=4`.
 """
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from megatron_sspo.run import Parallel
 from tests.policy import tiny_policy
 
 _NOTED: list[tuple[str, dict[str, float]]] = []  # of the tests so far
+collect_ignore = [] if os.environ.get("RANKS") else ["ranks"]
 KINDS = ("moe", "dense", "tied", "qwen3", "qwen2", "mixtral")
 
 
@@ -56,7 +59,12 @@ def batches(folders, tmp_path_factory):
 @pytest.fixture
 def note(request):
     """Returns a function that notes a measured error, for the table at the end of the tests' output."""
-    return lambda **errors: _NOTED.append((request.node.name, errors))
+
+    def keep(**errors):
+        _NOTED.append((request.node.name, errors))
+        request.node.user_properties.extend(errors.items())
+
+    return keep
 
 
 def pytest_terminal_summary(terminalreporter):

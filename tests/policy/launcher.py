@@ -1,5 +1,6 @@
 """Starts a script in several processes and joins them into one group."""
 
+import multiprocessing
 import os
 import runpy
 import sys
@@ -8,6 +9,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,12 @@ def launch(script: Path, num_processes: int, *arguments: object, seconds: float 
         for rank, log in enumerate(logs):
             variables = {
                 "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(num_processes),
                 "OMP_NUM_THREADS": "1",
                 "RENDEZVOUS": f"{folder}/rendezvous",
             }
-            processes.append(forkserver.Process(target=_run, args=(script, [*map(str, arguments)], variables, log)))
+            processes.append(_context().Process(target=_run, args=(script, [*map(str, arguments)], variables, log)))
             processes[-1].start()
         try:
             _wait(processes, logs, time.monotonic() + seconds)
@@ -36,6 +39,20 @@ def launch(script: Path, num_processes: int, *arguments: object, seconds: float 
             for process in processes:
                 process.kill()
                 process.join()
+
+
+@cache
+def _context() -> Any:
+    """Returns how processes are started: as forks, or anew where what forks have imported has begun to use CUDA."""
+    import torch
+
+    if torch.cuda.is_available():
+        trial = forkserver.Process(target=torch.cuda.init)
+        trial.start()
+        trial.join()
+        if trial.exitcode != 0:
+            return multiprocessing.get_context("spawn")
+    return forkserver
 
 
 def _run(script: Path, arguments: list[str], variables: Mapping[str, str], log: Path) -> None:
@@ -51,19 +68,27 @@ def _run(script: Path, arguments: list[str], variables: Mapping[str, str], log: 
 
 
 def join() -> None:
-    """Joins this process into the group of `launch`; called by the script."""
+    """Joins this process into the group of `launch`, NCCL's where there is a GPU; called by the script."""
     import torch
     import torch.distributed as dist
 
+    from megatron_sspo.policy.with_cuda.device import local_device
+    from megatron_sspo.processes import agree, shared_gpus
+
     torch.set_num_threads(1)
     _share_the_gloo_device()
+    rank, device = int(os.environ["RANK"]), local_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        shared_gpus.name_host(rank)
     dist.init_process_group(
-        "gloo",
+        "nccl" if device.type == "cuda" else "gloo",
         init_method=f"file://{os.environ['RENDEZVOUS']}",
-        rank=int(os.environ["RANK"]),
+        rank=rank,
         world_size=int(os.environ["WORLD_SIZE"]),
         timeout=timedelta(seconds=120),
     )
+    agree.make_control_group()
 
 
 def _share_the_gloo_device() -> None:

@@ -9,7 +9,7 @@ import hashlib
 import re
 import statistics
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,13 +71,15 @@ class Layout:
     megatron: Mapping[str, Any] = field(default_factory=dict)
     ddp: Mapping[str, Any] = field(default_factory=dict)
     every_objective: bool = False  # measure the gradient of every row of the table, not only of a few
+    dtype: str = "float32"
+    series: str = ""  # what the names of the layouts begin with that have the same references
 
     @property
     def reference(self) -> str:
         """The name of the layout of one process with the same settings."""
         if self.kind == "moe" and self.batch != "ragged":
-            return f"moe {self.batch}"
-        return self.kind
+            return f"{self.series}moe {self.batch}"
+        return f"{self.series}{self.kind}"
 
 
 DP2, DP4 = Parallel(data=2), Parallel(data=4)
@@ -199,6 +201,28 @@ REPEATING = {
     "tied TP2 PP2": Layout(kind="tied", parallel=replace(TP2, pipeline=2)),
 }
 LAYOUTS = COVERING | REPEATING
+# What several ranks measure on GPUs (tests/gpu/ranks), in order of value: every kind of communication, in both dtypes.
+NO_OVERLAP = {"overlap_grad_reduce": False, "overlap_param_gather": False}
+_FIRST = (
+    *("moe DP2", "moe EP2", "moe TP2 SP ETP1", "moe PP2", "moe DP4", "moe EP4", "moe TP2 SP EP2", "moe TP2 SP ETP2"),
+    *("moe PP2 VPP2", "moe CP2", "moe DP2, overlap", "moe EP2, routes", "moe TP2 SP EP2, routes"),
+)
+_MORE = {
+    "moe DP2, no overlap": Layout(kind="moe", parallel=DP2, ddp=NO_OVERLAP),
+    "moe TP2 SP DP2 EP2": Layout(kind="moe", parallel=replace(TP2_SP_EP2, data=2)),
+    "moe CP2, all-gather": Layout(kind="moe", parallel=CP2, megatron={"cp_comm_type": "all_gather"}),
+    "moe CP2, a2a": Layout(kind="moe", parallel=CP2, megatron={"cp_comm_type": "a2a"}),
+}
+_ON_GPUS = {name: LAYOUTS[name] for name in ("moe", "moe routed", *_FIRST)} | _MORE
+_FLOAT32 = {"dtype": "float32", "series": "float32 ", "every_objective": False}
+# Rounding would choose another expert for some token, and so another gradient: all layouts replay the same routes.
+_BFLOAT16 = {"dtype": "bfloat16", "series": "bfloat16 ", "every_objective": False, "batch": "routed"}
+ON_GPUS = {f"float32 {name}": replace(layout, **_FLOAT32) for name, layout in _ON_GPUS.items()} | {
+    f"bfloat16 {name}": replace(layout, **_BFLOAT16)
+    for name, layout in _ON_GPUS.items()
+    if name != "moe" and not name.endswith(", routes")
+}
+MEASURED = LAYOUTS | ON_GPUS
 # cases that change the batch: what is done to every rollout
 PREPARED = {
     "token mean, entropies, DAPO with ERC": lambda r: replace(r, old_entropy=_numbers(r, 4.2, 0.4)),
@@ -210,7 +234,7 @@ FEW_CASES = ("GRPO", "SSPO AtanLog", "SSPO, penalties, correction")
 
 def cases_of(name: str) -> list[str]:
     """Returns the cases that a layout is measured with, for a reference those of the layouts that need it."""
-    every = any(one.every_objective for key, one in LAYOUTS.items() if name in (key, one.reference))
+    every = any(one.every_objective for key, one in MEASURED.items() if name in (key, one.reference))
     return [case for case in cases() if every or case in FEW_CASES]
 
 
@@ -276,13 +300,15 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     from megatron_sspo.policy.metrics import update_metrics, weights_by_sequence
     from megatron_sspo.policy.policy import Policy
 
-    layout = LAYOUTS[name]
+    layout = MEASURED[name]
     device = initialize(layout.parallel, seed=0)
     run = make_run(
         layout.parallel,
         tokens=layout.tokens,
+        dtype=layout.dtype,
         megatron=layout.megatron,
         ddp=layout.ddp,
+        share_prompts=True if layout.series and layout.parallel.context == 1 else None,  # not the default on GPUs
         routing_replay="R2" if layout.batch == "routed" else "none",
     )
     policy = Policy(run, folder, device)
@@ -290,7 +316,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     (batch,) = policy.scatter([read_batch(batch_file)])
 
     def weights() -> dict[str, torch.Tensor]:
-        return {name: tensor.clone() for name, tensor in policy.weights()}
+        return {name: tensor.cpu().clone() for name, tensor in policy.weights()}
 
     before = weights()
     parts_agree = _parts_agree(policy, before)
@@ -351,7 +377,8 @@ def _parts_agree(policy: Any, expected: Mapping[str, torch.Tensor]) -> bool:
     import torch.distributed as dist
 
     rank, gather = dist.get_rank(), policy.weights()
-    at_rank_0 = [(name, torch.equal(tensor, expected[name])) for name, tensor in gather.at_rank_0(bucket_bytes=9_000)]
+    stream = gather.at_rank_0(bucket_bytes=9_000)
+    at_rank_0 = [(name, torch.equal(tensor.cpu(), expected[name])) for name, tensor in stream]
     agree = at_rank_0 == [(name, True) for name in expected if rank == 0]
     for most in (1, 2, 8):
         found, ranks = [], set()
@@ -361,7 +388,7 @@ def _parts_agree(policy: Any, expected: Mapping[str, torch.Tensor]) -> bool:
             tensors = part.tensors or ()
             agree &= not tensors or list(part.entries) == [(n, tuple(t.shape), t.dtype) for n, t in tensors]
             for name, tensor in tensors:
-                found.append((name, torch.equal(tensor, expected[name])))
+                found.append((name, torch.equal(tensor.cpu(), expected[name])))
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, found)
         agree &= sorted(pair for of_rank in everyone for pair in of_rank) == sorted((n, True) for n in expected)
@@ -385,14 +412,17 @@ def _gradient(policy: Any, batch: Any, case: str, reference: Path) -> dict[str, 
     path = reference.with_name(f"{reference.name} {case}.gradient")
     if not path.exists():
         torch.save((record.loss, gradients), path)
-        return {"loss": 0.0, "gradient": 0.0, "tensor": ""}
+        return {"loss": 0.0, "gradient": 0.0, "tensor": "", "whole": 0.0}
     loss, expected = torch.load(path)
     size = sizes(expected)
     differences = {name: float((gradients[name] - tensor).norm()) / size[name] for name, tensor in expected.items()}
     worst = max(differences, key=differences.__getitem__)
+    norms = [torch.cat([each[name].double().flatten() for name in expected]) for each in (gradients, expected)]
+    whole = float((norms[0] - norms[1]).norm() / norms[1].norm())
     advantages = [abs(rollout.advantage) for group in batch for rollout in group.rollouts]
     mean = sum(advantages) / len(advantages)
-    return {"loss": abs(record.loss - loss) / mean, "gradient": differences[worst], "tensor": worst}
+    loss = abs(record.loss - loss) / mean
+    return {"loss": loss, "gradient": differences[worst], "tensor": worst, "whole": whole}
 
 
 def sizes(gradients: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -424,30 +454,31 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
                 own = bucket.grad_data.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone()
                 dist.all_gather_into_tensor(bucket.grad_data, own, group=group)
     gradients: dict[str, torch.Tensor] = {}
-    for name, parameter in logical_parameters([chunk.module for chunk in policy.chunks]):
+    modules = [chunk.module for chunk in policy.chunks]
+    for name, parameter in logical_parameters([getattr(module, "module", module) for module in modules]):
         gradients.setdefault(name, parameter.main_grad)
     rows = {row.name: row for row in policy.rows}
     gather = GatherPlan(policy.rows, gradients, {name: shard_of(rows[name]) for name in gradients})
-    return {name: tensor.clone() for name, tensor in gather}
+    return {name: tensor.cpu().clone() for name, tensor in gather}
 
 
 def _digest(found: dict[str, Any]) -> str:
     digest = hashlib.sha256(repr((found["steps"], found["parts_agree"])).encode())
     for weights in (found["before"], found["after"]):
         for name, tensor in weights.items():
-            digest.update(name.encode() + tensor.numpy().tobytes())
+            digest.update(name.encode() + tensor.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
-def portions(num_processes: int, wanted: Container[str]) -> list[list[str]]:
-    """Returns the wanted layouts of `num_processes` processes and all references, ten at a time.
+def portions(num_processes: int, wanted: Collection[str], at_once: int = 10) -> list[list[str]]:
+    """Returns the wanted layouts of `num_processes` processes and their references, `at_once` at a time.
 
     Groups that Megatron has made stay, because DDP's hooks hold the model and the model holds its groups. Each gloo
     group has threads that poll: after some thirty layouts a process would have more than a thousand of them.
     """
-    of_size = [name for name, layout in LAYOUTS.items() if layout.parallel.num_processes == num_processes]
-    names = [name for name in of_size if name in wanted or name == LAYOUTS[name].reference]
-    return [names[first : first + 10] for first in range(0, len(names), 10)]
+    needed = {*wanted, *(MEASURED[name].reference for name in wanted)}
+    names = [n for n, layout in MEASURED.items() if n in needed and layout.parallel.num_processes == num_processes]
+    return [names[first : first + at_once] for first in range(0, len(names), at_once)]
 
 
 def main(folders: Path, batches: Path, results: Path, *names: str) -> None:
@@ -456,7 +487,7 @@ def main(folders: Path, batches: Path, results: Path, *names: str) -> None:
 
     join()
     for name in names:
-        layout = LAYOUTS[name]
+        layout = MEASURED[name]
         print(f"layout {name}", flush=True)
         found = measure(name, folders / layout.kind, batches / f"{layout.kind} {layout.batch}.npz", results)
         if dist.get_rank() == 0:

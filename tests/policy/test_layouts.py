@@ -31,7 +31,7 @@ def test_every_rank_sees_the_same(measured, name):
 
 @every_layout
 def test_the_export_is_the_source_to_the_bit(measured, folders, name):
-    source = load_file(folders[layouts.LAYOUTS[name].kind] / "model.safetensors")
+    source = load_file(folders[layouts.MEASURED[name].kind] / "model.safetensors")
     exported = measured(name)["before"]
     assert set(exported) == set(source), f"{name}: names of the exported weights"
     wrong = [key for key, tensor in source.items() if not torch.equal(tensor, exported[key])]
@@ -40,7 +40,7 @@ def test_the_export_is_the_source_to_the_bit(measured, folders, name):
 
 @every_layout
 def test_prompts_are_shared_and_not_together_with_losses_of_the_routers(measured, name):
-    if layouts.LAYOUTS[name].megatron.get("moe_z_loss_coeff"):
+    if layouts.MEASURED[name].megatron.get("moe_z_loss_coeff"):
         assert measured(name)["shared"] is None
     elif name == "moe EP4, few sequences":  # three on four ranks: none has a neighbour
         assert measured(name)["shared"]["rows"] == 0
@@ -50,7 +50,7 @@ def test_prompts_are_shared_and_not_together_with_losses_of_the_routers(measured
 
 @sharing_layout
 def test_shared_prompts_change_nothing(measured, note, name):
-    found, reference = measured(name)["shared"], measured(layouts.LAYOUTS[name].reference)
+    found, reference = measured(name)["shared"], measured(layouts.MEASURED[name].reference)
     pairs = zip(found["old_log_probs"], reference["old_log_probs"], strict=True)
     log_probs = max(abs(a - b) for x, y in pairs for a, b in zip(x, y, strict=True))
     worst = max(found["gradients"].values(), key=lambda case: case["gradient"])
@@ -72,7 +72,7 @@ def test_every_way_to_gather_gives_the_same_weights(measured, name):
 
 @other_layout
 def test_old_log_probs(measured, note, name):
-    found, expected = (measured(n)["old_log_probs"] for n in (name, layouts.LAYOUTS[name].reference))
+    found, expected = (measured(n)["old_log_probs"] for n in (name, layouts.MEASURED[name].reference))
     assert [len(values) for values in found] == [len(values) for values in expected], f"{name}: lengths of log-probs"
     difference = max(abs(a - b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True))
     note(name, "old log-probs", difference)
@@ -81,7 +81,7 @@ def test_old_log_probs(measured, note, name):
 
 @other_layout
 def test_loss_and_gradient_norm_of_the_first_update(measured, note, name):
-    found, expected = (measured(n)["updates"][0] for n in (name, layouts.LAYOUTS[name].reference))
+    found, expected = (measured(n)["updates"][0] for n in (name, layouts.MEASURED[name].reference))
     for key in ("policy/loss", "policy/grad_norm"):
         difference = relative(found[key], expected[key])
         assert difference < 1e-5, f"{name}: {key} of the first update differs by {difference}, relatively"
@@ -108,7 +108,7 @@ def test_recorded_routes(measured, name):
 
 @other_layout
 def test_metrics_of_three_updates(measured, note, name):
-    found, expected = (measured(n)["updates"] for n in (name, layouts.LAYOUTS[name].reference))
+    found, expected = (measured(n)["updates"] for n in (name, layouts.MEASURED[name].reference))
     worst = 0.0
     for number, (row, expected_row) in enumerate(zip(found, expected, strict=True)):
         assert row.keys() == expected_row.keys()
@@ -121,7 +121,7 @@ def test_metrics_of_three_updates(measured, note, name):
 
 @other_layout
 def test_every_rollout_has_its_own_token_weights(measured, name):
-    found, expected = (measured(n)["weights"] for n in (name, layouts.LAYOUTS[name].reference))
+    found, expected = (measured(n)["weights"] for n in (name, layouts.MEASURED[name].reference))
     assert len({weight for _, weights in expected for weight in weights}) > len(expected)
     for (whole, weights), (expected_whole, expected_weights) in zip(found, expected, strict=True):
         assert whole == pytest.approx(expected_whole, abs=1e-4)
@@ -130,7 +130,7 @@ def test_every_rollout_has_its_own_token_weights(measured, name):
 
 @other_layout
 def test_weights_after_three_updates(measured, note, name):
-    found, expected = (measured(n)["after"] for n in (name, layouts.LAYOUTS[name].reference))
+    found, expected = (measured(n)["after"] for n in (name, layouts.MEASURED[name].reference))
     differences = {key: float((found[key] - tensor).abs().max()) for key, tensor in expected.items()}
     worst = max(differences, key=differences.__getitem__)
     note(name, "weights", differences[worst])

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
 
 from megatron_sspo.rollout.servers.client import ServerError
+from megatron_sspo.rollout.servers.environment_variables import without_trainer_variables
 
-# A server's rank: joins groups and receives buckets, and at bucket number FATAL is killed or stops to receive.
+# A server's rank: joins groups and receives buckets, and at bucket number FATAL is killed or stops to receive. It calls
+# torch as SGLang's WeightUpdater does (model_runner_components/weight_updater.py): a default group of its own, groups
+# by torch's helper, and a flat tensor of bytes on its device, broadcast from rank 0.
 PROGRAM = """
 import hashlib, json, math, os, signal, sys, time
 from datetime import timedelta
@@ -16,6 +20,8 @@ import torch, torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _new_process_group_helper, _world
 how, fatal = sys.argv[1], int(sys.argv[2])
 groups, number = {}, 0
+if torch.cuda.is_available():
+    torch.cuda.set_device(0)
 print("ready", flush=True)
 for line in sys.stdin:
     given = json.loads(line)
@@ -24,8 +30,10 @@ for line in sys.stdin:
         size, rank = given["world_size"], given["rank_offset"]
         store = dist.TCPStore(given["master_address"], given["master_port"], size, is_master=False,
                               timeout=timedelta(seconds=60))
-        group, _ = _new_process_group_helper(size, rank, [], "gloo", PrefixStore(name, store), group_name=name,
-                                             timeout=timedelta(seconds=600))
+        if not dist.is_initialized():
+            dist.init_process_group(given["backend"], store=dist.HashStore(), rank=0, world_size=1)
+        group, _ = _new_process_group_helper(size, rank, [], dist.Backend(given["backend"]), PrefixStore(name, store),
+                                             group_name=name, timeout=timedelta(seconds=600))
         _world.pg_group_ranks[group] = {r: r for r in range(size)}
         groups[name] = group
         print("joined", flush=True)
@@ -37,9 +45,10 @@ for line in sys.stdin:
     number += 1
     dtypes = [getattr(torch, dtype) for dtype in given["dtypes"]]
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(given["shapes"], dtypes)]
-    flat = torch.empty(sum(sizes), dtype=torch.uint8)
+    on = "cuda" if torch.cuda.is_available() else "cpu"
+    flat = torch.empty(sum(sizes), dtype=torch.uint8, device=on)
     dist.broadcast(flat, src=0, group=groups[name])
-    found = {n: hashlib.sha256(part.numpy()).hexdigest() for n, part in zip(given["names"], flat.split(sizes))}
+    found = {n: hashlib.sha256(part.numpy()).hexdigest() for n, part in zip(given["names"], flat.cpu().split(sizes))}
     print(json.dumps(found), flush=True)
 """
 
@@ -62,11 +71,14 @@ class Receiver:
 
     def start(self):
         """Starts the process, and waits until it has imported torch, which takes minutes on a busy machine."""
+        # as `build_servers` does for servers on the trainer's GPUs
+        host = {"NCCL_HOSTID": f"server-{id(self)}"} if os.environ.get("NCCL_HOSTID") else {}
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, self.how, str(self.fatal)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=without_trainer_variables(os.environ) | host,
         )
         self.process.stdout.readline()
 

@@ -25,10 +25,21 @@ def handles(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize(("devices", "expected"), [(("GPU-0",), []), (("GPU-0", "cpu"), [8])])
-def test_a_gpu_without_a_server_makes_no_handle(handles, monkeypatch, devices, expected):
+@pytest.mark.parametrize(
+    ("devices", "gpus", "expected"),
+    [
+        (("GPU-0",), ["GPU-0", "cpu"], []),
+        (("GPU-0", "cpu"), ["GPU-0", "cpu"], [8]),
+        (("cpu",), ["cpu", "cpu"], []),  # rank 0 is on the same GPU
+    ],
+)
+def test_only_the_first_rank_on_a_gpu_with_a_server_makes_a_handle(handles, monkeypatch, devices, gpus, expected):
     """torch keeps the memory of a handle that nobody opens: the weights of every sync would stay on that GPU."""
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(agree, "broadcast_from_rank_0", lambda _: devices)
+    monkeypatch.setattr(agree, "all_gather_objects", lambda mine: gpus if mine in gpus else [None, mine])
+    monkeypatch.setattr(agree, "barrier", lambda: None)
     IpcTransport(bucket_bytes=8).participate([("a", torch.ones(2))])
     assert handles == expected
 

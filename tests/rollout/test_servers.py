@@ -234,6 +234,8 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
         return
     with pytest.raises(UserError, match="NCCL takes one process for each GPU"):
         check_gpus(given)
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    check_gpus(given)
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])

@@ -26,6 +26,7 @@ def value(name: str) -> torch.Tensor:
 
 def make_gather(rank: int):
     """Returns the plan of a model of which each rank has some parameters, and both have one."""
+    from megatron_sspo.rollout.weight_sync.group import device
     from megatron_sspo.weights.gather import GatherPlan
     from megatron_sspo.weights.table import ParameterMap, Replicated
 
@@ -34,7 +35,7 @@ def make_gather(rank: int):
 
     own = [*(f"{rank}.{number}" for number in range(ROWS)), "shared"]
     rows = [row(f"{r}.{number}") for r in range(2) for number in range(ROWS)] + [row("shared")]
-    parameters = {name: value(name) for name in own}
+    parameters = {name: value(name).to(device()) for name in own}
     return GatherPlan(rows, parameters, dict.fromkeys(own, (0, 1)))
 
 

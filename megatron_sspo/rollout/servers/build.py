@@ -2,6 +2,7 @@
 
 import math
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,8 @@ def build_servers(
             "SGLANG_HEALTH_CHECK_TIMEOUT": str(math.ceil(options.health_seconds) + 1),
             **_NO_CORE_DUMPS,
             _MEMORY_BALANCE: os.environ.get(_MEMORY_BALANCE, "0"),
+            # where the trainer's ranks have hosts of their own for NCCL, servers on their GPUs need others
+            **({"NCCL_HOSTID": f"{socket.gethostname()}-server-{number}"} if os.environ.get("NCCL_HOSTID") else {}),
         }
         port = None if first_port is None else first_port + number
         module, name = "sglang.launch_server", f"server-{number}"

@@ -14,7 +14,7 @@ from megatron_sspo.rollout.servers.options import Options
 _TRAINER_ONLY = frozenset(
     (
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-        *("MASTER_ADDR", "MASTER_PORT"),
+        *("MASTER_ADDR", "MASTER_PORT", "NCCL_HOSTID"),
         *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     )
 )

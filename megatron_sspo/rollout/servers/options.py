@@ -11,6 +11,7 @@ import torch
 
 from megatron_sspo.config.kinds import Amount, Count, Positive
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes import shared_gpus
 
 Pause = Literal["retract", "abort", "in_place"]
 DtypeName = Literal["", "float32", "bfloat16"]
@@ -62,7 +63,8 @@ _NO_IPC = (
 )
 _NO_NCCL = (
     'rollouts.options.transport is "distributed", and servers are on GPUs of the trainer, but NCCL takes one process '
-    'for each GPU: choose "ipc" for servers that the run starts, and "tensor" for others'
+    'for each GPU: choose "ipc" for servers that the run starts, and "tensor" for others, or set '
+    "NCCL_MULTI_RANK_GPU_ENABLE=1 to try it on one GPU"
 )
 
 
@@ -78,7 +80,8 @@ def check_gpus(options: Options) -> None:
                 'servers may not be able to open: leave that out, or choose "tensor"'
             )
     # servers of the run begin with the first GPU, which is that of rank 0, a sender
-    if options.transport == "distributed" and on_gpu and (options.release_memory or not options.urls):
+    on_own = options.release_memory or not options.urls
+    if options.transport == "distributed" and on_gpu and on_own and not shared_gpus.are_meant():
         raise UserError(_NO_NCCL)
 
 

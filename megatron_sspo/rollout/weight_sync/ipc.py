@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
@@ -60,20 +61,20 @@ class IpcTransport(Transport):
 def _share(bucket: Sequence[NamedTensor], devices: Sequence[str] = ()) -> tuple[torch.Tensor, dict[str, str]]:
     """Returns the bucket in this GPU's memory, and the handles by GPU id of the GPUs that have a server. A collective.
 
-    A GPU without a server makes no handle: torch never frees memory whose handle was made and not opened.
+    A GPU without a server makes no handle, nor do several ranks on one GPU: torch never frees memory whose handle was
+    made and not opened.
 
     Args:
         devices: the ids of the servers' GPUs; those that rank 0 gives count.
     """
     flat, metadata = flatten(bucket)
-    uuid = _gpu_id(flat)
-    if uuid not in agree.broadcast_from_rank_0(devices):
-        handle = None
-    else:
+    gpus = agree.all_gather_objects(_gpu_id(flat))
+    rank, handle = dist.get_rank() if dist.is_initialized() else 0, None
+    if gpus[rank] in agree.broadcast_from_rank_0(devices) and gpus.index(gpus[rank]) == rank:
         torch.cuda.synchronize()
         handle = ipc_message(flat, metadata, torch.multiprocessing.reductions.reduce_tensor)
-    found = agree.all_gather_objects((uuid, handle))
-    return flat, {uuid: handle for uuid, handle in found if handle is not None}
+    handles = agree.all_gather_objects(handle)
+    return flat, {gpu: handle for gpu, handle in zip(gpus, handles, strict=True) if handle is not None}
 
 
 def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> list[str]:
