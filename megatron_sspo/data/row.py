@@ -31,7 +31,7 @@ class Row:
     # text, or chat messages of "role" and "content", and of what else the chat template reads ("tool_calls")
     question: str | list[dict[str, Any]]
     answer: str  # the gold answer; "" if there is none
-    demonstration: str = ""  # a worked response, for the warm start
+    demonstration: str | Mapping[str, Any] = ""  # a worked response, or a message that the chat template writes
     tools: Sequence[Mapping[str, Any]] = ()  # descriptions of tools in OpenAI's form, for the chat template
     metadata: Mapping[str, Any] = field(default_factory=dict)  # all other fields of the record
     subset: str = ""  # the set of a mixture that the row belongs to
@@ -86,10 +86,10 @@ def row_from_record(found: Record, fields: Fields) -> Row:
     if not isinstance(record, Mapping):
         raise UserError(f"{place}: a record must be an object with named fields, and this is {describe_type(record)}")
     demonstration = _look_up(record, fields.demonstration, "demonstration", place) if fields.demonstration else ""
-    if not isinstance(demonstration, str):
+    if not isinstance(demonstration, str) and not _is_answer(demonstration):
         raise UserError(
-            f"{place}, field {fields.demonstration!r}: the demonstration must be text, and this is "
-            f"{describe_type(demonstration)}: fix the record, or leave the option demonstration empty"
+            f"{place}, field {fields.demonstration!r}: the demonstration must be text, or a message of the assistant, "
+            f"and this is {describe_type(demonstration)}: fix the record, or leave the option demonstration empty"
         )
     checks = find_checks(record)
     has_checks = bool(checks) or any(record.get(name) for name in CHECKS)
@@ -111,6 +111,10 @@ def row_from_record(found: Record, fields: Fields) -> Row:
             tuple((name, column) for name, (columns, _) in checks.items() for column in columns),
         ),
     )
+
+
+def _is_answer(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.get("role") == "assistant"
 
 
 @cache
@@ -192,7 +196,8 @@ def check_row(row: Any, what: str) -> None:
         ) from error
     _check_question(row.question, where, "fix it in the source")
     for text in (row.answer, row.demonstration):
-        check_characters(text, where)
+        if isinstance(text, str):
+            check_characters(text, where)
 
 
 def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from megatron_sspo.data.canonical import canonical
 from megatron_sspo.data.row import Dropped, Row, count_dropped, describe_columns
-from megatron_sspo.data.template import MAX_CHARACTERS, messages_of, prefill_of, render
+from megatron_sspo.data.template import MAX_CHARACTERS, messages_of, prefill_of, render, render_demonstration
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
@@ -67,11 +67,12 @@ class PromptStream:
         tokens = _tokenize([text for _, text in rendered], tokenizer)
         pairs = [(row, found) for (row, _), found in zip(rendered, tokens, strict=True)]
         prefills = {row.id: prefill_of(text) for row, text in rendered}
+        worked = {row.id: render_demonstration(row, tokenizer, system, text) for row, text in rendered}
         if overlong == "drop":
             pairs, too_many = _drop_long(pairs, max_tokens)
             self._dropped += long + too_many
         _check_lengths(pairs, max_tokens)
-        self._prompts = [_to_prompt(row, tokens, system, prefills[row.id]) for row, tokens in pairs]
+        self._prompts = [_to_prompt(row, tokens, system, prefills[row.id], worked[row.id]) for row, tokens in pairs]
         self.columns = _describe_sets(kept)
         self._draw_rates = rates = _draw_rates([row for row, _ in pairs], seed)
         self._content = digest_of(self._prompts, repr(rates) if rates else "")
@@ -262,12 +263,12 @@ def _check_lengths(pairs: Sequence[Pair], max_tokens: int) -> None:
             raise UserError(f"the prompt of {row.id} has no tokens: does the tokenizer know its characters?")
 
 
-def _to_prompt(row: Row, tokens: Sequence[int], system: str, prefill: str) -> Prompt:
+def _to_prompt(row: Row, tokens: Sequence[int], system: str, prefill: str, demonstration: str) -> Prompt:
     return Prompt(
         id=row.id,
         tokens=tuple(tokens),
         answer=row.answer,
-        demonstration=row.demonstration,
+        demonstration=demonstration,
         messages=tuple(messages_of(row, system)),
         tools=tuple(row.tools),
         prefill=prefill,

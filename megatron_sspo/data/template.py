@@ -101,6 +101,30 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
     return text
 
 
+def render_demonstration(row: Row, tokenizer: "PreTrainedTokenizerBase", system: str, prompt: str) -> str:
+    """Returns a row's demonstration as text: a message, such as a first call of a tool, as the chat template writes it.
+
+    Args:
+        prompt: the row as `render` returns it.
+
+    Raises:
+        UserError: the template does not write the message after the prompt.
+    """
+    if isinstance(row.demonstration, str):
+        return row.demonstration
+    answer = for_template({"content": "", **row.demonstration})
+    messages = [*map(for_template, messages_of(row, system)), answer]
+    text = apply_template(tokenizer, messages, row.tools, is_answered=True)
+    if not text.startswith(prompt):
+        raise UserError(
+            f"the tokenizer's chat template does not write the demonstration of {row.id} after its prompt: give it as "
+            "text"
+        )
+    end = end_of_turn(tokenizer)
+    ending = "" if end is None else str(tokenizer.convert_ids_to_tokens(end))
+    return text.removeprefix(prompt).rstrip().removesuffix(ending)
+
+
 def apply_template(
     tokenizer: "PreTrainedTokenizerBase",
     messages: Iterable[Mapping[str, Any]],

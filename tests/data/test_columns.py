@@ -216,3 +216,13 @@ def test_a_demonstration_does_not_open_thoughts_twice(given: str) -> None:
     tokenizer = char_tokenizer()
     (rollout,) = demonstration(prompt, tokenizer).rollouts
     assert tokenizer.decode(rollout.tokens.tolist()) == "I add.</think></s>"
+
+
+def test_a_demonstration_is_a_first_call_of_a_tool(tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    record = {"question": "1+1?", "answer": "2", "tools": [ADD], "worked": {"role": "assistant", "tool_calls": [call]}}
+    rows = read(tmp_path, record, demonstration="worked")
+    (prompt,) = stream(rows, chat_template=TOOL_TEMPLATE).prompts
+    assert prompt.demonstration == '[assistant]<add{"a": 1}>'
+    with pytest.raises(UserError, match="must be text, or a message of the assistant, and this is"):
+        read(tmp_path, record | {"worked": {"role": "user"}}, demonstration="worked")
