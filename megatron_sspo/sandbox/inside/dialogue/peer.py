@@ -1,0 +1,211 @@
+"""`Peer`: one end of the dialogue. It asks the other end for operations, and performs those that it is asked for."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import types
+import weakref
+
+from megatron_sspo.sandbox.inside.common.wire import Broken, Pipe
+from megatron_sspo.sandbox.inside.dialogue import errors, values
+from megatron_sspo.sandbox.inside.dialogue.handle import DATA, OPERATIONS, Handle
+from megatron_sspo.sandbox.inside.dialogue.shared import Shared
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+_STOPPED = (StopIteration, StopAsyncIteration)
+
+
+class Peer:
+    """One of the two processes.
+
+    Attributes:
+        is_judge: whether it is the process that holds the tests.
+        own: the objects that the other process has handles of, by number.
+        is_broken: whether the other process has ended or sent a message that violates the protocol.
+        raised: the last exceptions that the other process has raised.
+
+    """
+
+    def __init__(self, pipe: Pipe, *, is_judge: bool = False) -> None:
+        self.is_judge = is_judge
+        self.own: dict[int, Any] = {}
+        self.error_classes: dict[int, type] = {}
+        self.is_broken = False
+        self.raised: list[BaseException] = []
+        self.shared = Shared(self, 0 if self.is_judge else 1)
+        self._pipe = pipe
+        self._numbers: dict[int, int] = {}
+        self._handles: weakref.WeakValueDictionary[tuple[int, bool], Handle] = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()
+        self._count = 0
+
+    def request(
+        self, operation: str, target: int, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
+        *, trusted: bool = False,
+    ) -> Any:
+        """Asks for an operation on an object of the other process, and returns the result or raises the exception.
+
+        Args:
+            trusted: whether an object that is returned for the first time is trusted, see `Handle`.
+
+        Raises:
+            Broken: the other process has ended, or violates the protocol.
+        """
+        with self._lock:
+            self._count = number = self._count + 1
+            encoded = {name: self.encode(value) for name, value in (kwargs or {}).items()}
+            self._send(["ask", number, operation, target, [self.encode(value) for value in args], encoded])
+            while True:
+                message = self._receive(trusted)
+                if message[0] == "ask":
+                    self._answer(message)
+                elif message[1] == number:  # else a signal's handler has left the call that this answers
+                    break
+        if message[0] == "ok":
+            return message[2]
+        error = message[2]
+        self.raised.append(error)
+        if isinstance(error, _STOPPED) and operation not in ("next", "send", "throw", "anext"):
+            raise RuntimeError(f"the program raised {type(error).__name__}")  # it would end a loop of the test
+        raise error
+
+    def serve(self) -> None:
+        """Answers the other process until it ends."""
+        while True:
+            self._answer(self._receive())
+
+    def perform(self, operation: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Returns the result of an operation that the other process has asked for."""
+        return OPERATIONS[operation](value, *args, **kwargs)
+
+    # ------------------------------------------------------------------ values
+
+    def encode(self, value: Any) -> Any:
+        """Returns a value as JSON."""
+        return values.encode(self, value)
+
+    def decode(self, message: Any) -> Any:
+        """Returns the value of a message."""
+        return values.decode(self, message)
+
+    def export(self, value: Any) -> int:
+        """Returns the number by which the other process knows an object of this one."""
+        number = self._numbers.setdefault(id(value), len(self.own))
+        self.own[number] = value
+        return number
+
+    def encode_object(self, value: Any) -> list[Any]:
+        """Returns an object as its number, with what the other process has to know to represent it."""
+        base = next((base.__name__ for base in DATA if isinstance(value, base)), None)
+        flavour = ""
+        if isinstance(value, type):
+            flavour = "class"
+        elif isinstance(value, enum.Enum):
+            flavour = "member"
+        elif isinstance(value, (types.CoroutineType, types.AsyncGeneratorType)):
+            flavour = type(value).__name__
+        return ["object", self.export(value), base, flavour]
+
+    def handle(self, number: int, base: str | None, flavour: str, *, trusted: bool = False) -> Any:
+        """Returns what stands for an object of the other process: the same handle each time."""
+        if flavour == "coroutine":
+            return _awaited(self, number)
+        if flavour == "async_generator":
+            return _items(self, number)
+        if (found := self._handles.get((number, trusted))) is None:
+            found = self._handles[number, trusted] = object.__new__(Handle)
+            kind = next((kind for kind in DATA if kind.__name__ == base), None)
+            slots = {"peer": self, "number": number, "base": kind, "flavour": flavour, "trusted": trusted}
+            for name, value in slots.items():
+                object.__setattr__(found, f"__{name}__", value)
+        return found
+
+    def named(self, name: str, value: Any) -> Any:
+        """Returns a value that was got by a name: what a class of a capitalized name makes is trusted."""
+        if type(value) is Handle and value.__flavour__ == "class" and name[:1].isupper() and self.is_judge:
+            return self.handle(value.__number__, None, "class", trusted=True)
+        return value
+
+    # ------------------------------------------------------------------ messages
+
+    def _send(self, message: list[Any]) -> None:
+        message.append(self.shared.take_changes())
+        message.append(self.shared.take_unheld())
+        try:
+            self._pipe.send(message)
+        except Broken:
+            self.is_broken = True
+            raise
+
+    def _receive(self, trusted: bool = False) -> list[Any]:
+        """Returns a message with its values decoded: ["ask", number, operation, target, arguments, keywords], or "ok"
+        or "raised" with the number of the request and the result."""
+        try:
+            *message, changes, unheld = self._pipe.receive()
+            try:
+                self.shared.update(changes)
+                if message[0] == "ask":
+                    message[4] = [self.decode(value) for value in message[4]]
+                    message[5] = {name: self.decode(value) for name, value in message[5].items()}
+                else:
+                    message[2] = self._result(message[2], trusted)
+                self.shared.forget(unheld)
+            except Exception as error:
+                raise Broken(f"a message violates the protocol: {type(error).__name__}: {error}") from None
+        except Broken:
+            self.is_broken = True
+            raise
+        return message
+
+    def _result(self, message: Any, trusted: bool) -> Any:
+        match message:
+            case ["object", number, base, "" as flavour] if trusted and (number, False) not in self._handles:
+                return self.handle(number, base, flavour, trusted=True)
+        return self.decode(message)
+
+    def _answer(self, message: list[Any]) -> None:
+        _, number, operation, target, args, kwargs = message
+        message.clear()  # so that nothing here holds the arguments' containers
+        try:
+            reply = ["ok", number, self.encode(self.perform(operation, self.own[target], args, kwargs))]
+        except Broken:
+            raise
+        except BaseException as error:
+            reply = ["raised", number, errors.encode_error(self, error)]
+        del args, kwargs
+        self._send(reply)
+
+
+# ------------------------------------------------------------------ coroutines
+
+async def _awaited(peer: Peer, number: int) -> Any:
+    return peer.request("await", number)
+
+
+async def _items(peer: Peer, number: int) -> Any:
+    while True:
+        try:
+            yield peer.request("anext", number)
+        except StopAsyncIteration:
+            return
+
+
+def _run(coroutine: Any) -> Any:
+    """Returns the result of a coroutine, which runs to its end. All run in one event loop."""
+    import asyncio
+
+    global _loop
+    _loop = _loop or asyncio.new_event_loop()
+    return _loop.run_until_complete(coroutine)
+
+
+_loop: Any = None
+OPERATIONS["await"] = _run
+OPERATIONS["anext"] = lambda items: _run(items.__anext__())
+OPERATIONS["aenter"] = lambda value: _run(type(value).__aenter__(value))
+OPERATIONS["aexit"] = lambda value, kind, error: _run(type(value).__aexit__(value, kind, error, None))
