@@ -130,7 +130,8 @@ def _print_set(
         "equals everything": passed(with_body(_EQUAL.strip())),
         "tests pass for a stub": stubs(rows),
     }
-    print(f"{name}: {len(rows)} rows; " + ", ".join(f"{what} {sum(found)}" for what, found in columns.items()), flush=True)
+    counts = ", ".join(f"{what} {sum(found)}" for what, found in columns.items())
+    print(f"{name}: {len(rows)} rows; {counts}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import inspect
 import sys
 import types
 
+from megatron_sspo.sandbox.inside.dialogue.handle import Handle
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from collections.abc import Callable, Sequence
@@ -27,7 +29,7 @@ _PICKLED = ("_codecs.encode", "builtins.set", "builtins.frozenset", "builtins.by
 _PICKLED_MODULES = ("collections", "datetime", "decimal", "fractions", "uuid")
 
 
-class Refused(Exception):
+class Refused(AttributeError):
     """Raised if the program asks for something that it may not do."""
 
 
@@ -44,14 +46,14 @@ def allow(operation: str, value: Any, args: Sequence[Any]) -> None:
     is_mock = type(value).__module__ == "unittest.mock"
     if is_function or name.startswith(("_", *_FRAMES)) or (is_mock and _checks_mock(name)):
         raise Refused(f"the program may not use the attribute {name!r} of an object of the tests")
-    if operation == "setattr" and not _is_field(value, name):
+    if operation == "setattr" and (not _is_field(value, name) or (is_mock and type(args[1]) is Handle)):
         raise Refused(f"the program may not replace {name!r} of an object of the tests")
 
 
 def _checks_mock(name: str) -> bool:
     from unittest import mock
 
-    return name not in ("return_value", "side_effect") and hasattr(mock.NonCallableMock, name) or name in ("called",)
+    return hasattr(mock.NonCallableMock, name) and name not in ("return_value", "side_effect")
 
 
 def _is_field(value: Any, name: str) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # typing is slow to import
 _LOAD, _SET_STREAMS, _CALL_LIBRARY = 0, 1, 2  # the numbers of the program's first objects
 _STREAMS = [(sys, "stdin"), (sys, "stdout"), (sys, "stderr"), (builtins, "input"), (builtins, "print")]
 _SETTINGS = [("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionlimit")]
+_CATCH_ALL = [AssertionError, Exception, BaseException]
 _TOOLS = ("math", "np", "numpy", "pytest", "unittest")  # names that are a module's, whatever the program says
 
 
@@ -152,7 +153,9 @@ class Tests(Peer):
 def _make_modules(peer: Peer, names: dict[str, Any]) -> dict[str, Any]:
     """Makes the modules `solution` and `__main__`, in which the tests run; returns the latter's names."""
     main, solution = types.ModuleType("__main__"), types.ModuleType("solution")
-    for name, value in names.items():
+    for name, value in sorted(names.items(), key=lambda item: not item[0][:1].isupper()):  # see `Peer.named`
+        if isinstance(value, type) and value in _CATCH_ALL and name != value.__name__:
+            value = type(name, (Exception,), {})  # `except Insufficient` would catch what the test raises
         if name not in _TOOLS or isinstance(value, types.ModuleType):
             vars(solution)[name] = peer.named(name, value)
     vars(main).update({name: value for name, value in vars(solution).items() if not hasattr(builtins, name)})

@@ -3,14 +3,17 @@
 An object of the program must not see the values that a test expects. So a handle in the tests never equals plain data,
 and an operator between the two is refused, unless the object's class derives from a builtin one (a named tuple): then
 its plain data takes its place. An object that the test has made itself, by calling a class of the program under a
-capitalized name, is trusted with other operators than equality: `(Vector(1, 2) * 3).x`.
+capitalized name, is trusted with other operators than equality, as in `(Vector(1, 2) * 3).x`, until a function or a
+method returns it: `abs(Solution().power(2, 10) - 1024)` must not compare with what `Solution` pretends to be.
 """
 
 from __future__ import annotations
 
+import collections
 import copy
 import math
 import operator
+import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
@@ -18,9 +21,14 @@ if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
 READABLE = {"__name__", "__qualname__", "__module__", "__dict__", "__annotations__", "__members__"}
-DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)  # a derived class has their data
+# Classes, and the builtin class whose data an object of a class derived from them has.
+DATA = (
+    *((kind, kind) for kind in (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)),
+    *((kind, dict) for kind in (collections.ChainMap, types.MappingProxyType)),
+    *((type(view), set) for view in ({}.keys(), {}.items())),
+)
 _ORDER = ("lt", "le", "gt", "ge")
-_BINARY = "add sub mul truediv floordiv mod pow matmul and xor or lshift rshift".split()
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "xor", "or", "lshift", "rshift")
 _UNARY: dict[str, Callable[..., Any]] = {
     **{kind.__name__: kind for kind in (bool, int, float, complex, str)},
     **{function.__name__: function for function in (len, iter, next, repr, hash, abs, round, reversed, dir, format)},
@@ -34,19 +42,19 @@ _UNARY: dict[str, Callable[..., Any]] = {
 
 def _data(value: Any) -> Any:
     """Returns the plain data of an object whose class derives from one of `DATA`."""
-    base = next(base for base in DATA if isinstance(value, base))
+    base = next(base for kind, base in DATA if isinstance(value, kind))
     return base.__str__(value) if base is str else base(value)
 
 
-def _of(name: str) -> Callable[..., Any]:
+def _of(name: str, *, reflected: bool = False) -> Callable[..., Any]:
     function = getattr(operator, f"{name}_" if name in ("and", "or") else name)
-    return lambda value, other: function(value, other)
+    return (lambda value, other: function(other, value)) if reflected else function
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **_UNARY,
     **{name: _of(name) for name in (*_ORDER, *_BINARY, "eq", "ne", "contains")},
-    **{f"r{name}": (lambda value, other, function=_of(name): function(other, value)) for name in _BINARY},
+    **{f"r{name}": _of(name, reflected=True) for name in _BINARY},
     **{f"i{name}": getattr(operator, f"i{name}") for name in _BINARY},
     "call": lambda value, *args, **kwargs: value(*args, **kwargs),
     **{function.__name__: function for function in (getattr, setattr, delattr, isinstance, issubclass)},
@@ -66,8 +74,8 @@ class Handle:
     Attributes:
         __peer__, __number__: whose object it is, and its number there.
         __base__: the class of `DATA` from which the object's class derives, or None.
-        __flavour__: "class", "member" of an enumeration, or "".
-        __trusted__: whether operators may show the object plain data.
+        __flavour__: "class" or "".
+        __trusted__: whether operators may show the object plain data, until something else returns it.
     """
 
     __slots__ = ("__base__", "__flavour__", "__number__", "__peer__", "__trusted__", "__weakref__")
@@ -126,7 +134,7 @@ class Handle:
         return bool(ask(self, "issubclass", kind))
 
     async def __aenter__(self) -> Any:
-        return ask(self, "aenter")
+        return ask(self, "aenter", trusted=self.__trusted__)
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> bool:
         return bool(ask(self, "aexit", kind, error)) and not isinstance(error, AssertionError)

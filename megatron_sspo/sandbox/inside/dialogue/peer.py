@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import threading
 import types
 import weakref
@@ -40,7 +39,7 @@ class Peer:
         self.shared = Shared(self, 0 if self.is_judge else 1)
         self._pipe = pipe
         self._numbers: dict[int, int] = {}
-        self._handles: weakref.WeakValueDictionary[tuple[int, bool], Handle] = weakref.WeakValueDictionary()
+        self._handles: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
         self._count = 0
 
@@ -51,7 +50,7 @@ class Peer:
         """Asks for an operation on an object of the other process, and returns the result or raises the exception.
 
         Args:
-            trusted: whether an object that is returned for the first time is trusted, see `Handle`.
+            trusted: whether an object that the tests do not know yet is trusted if it is returned, see `Handle`.
 
         Raises:
             Broken: the other process has ended, or violates the protocol.
@@ -101,35 +100,35 @@ class Peer:
 
     def encode_object(self, value: Any) -> list[Any]:
         """Returns an object as its number, with what the other process has to know to represent it."""
-        base = next((base.__name__ for base in DATA if isinstance(value, base)), None)
+        base = next((base.__name__ for kind, base in DATA if isinstance(value, kind)), None)
         flavour = ""
         if isinstance(value, type):
             flavour = "class"
-        elif isinstance(value, enum.Enum):
-            flavour = "member"
         elif isinstance(value, (types.CoroutineType, types.AsyncGeneratorType)):
             flavour = type(value).__name__
         return ["object", self.export(value), base, flavour]
 
-    def handle(self, number: int, base: str | None, flavour: str, *, trusted: bool = False) -> Any:
-        """Returns what stands for an object of the other process: the same handle each time."""
+    def handle(self, number: int, base: str | None, flavour: str) -> Any:
+        """Returns what stands for an object of the other process: the same handle each time. It is not trusted."""
         if flavour == "coroutine":
             return _awaited(self, number)
         if flavour == "async_generator":
             return _items(self, number)
-        if (found := self._handles.get((number, trusted))) is None:
-            found = self._handles[number, trusted] = object.__new__(Handle)
-            kind = next((kind for kind in DATA if kind.__name__ == base), None)
-            slots = {"peer": self, "number": number, "base": kind, "flavour": flavour, "trusted": trusted}
-            for name, value in slots.items():
+        if (found := self._handles.get(number)) is None:
+            found = self._handles[number] = object.__new__(Handle)
+            kind = next((kind for _, kind in DATA if kind.__name__ == base), None)
+            for name, value in {"peer": self, "number": number, "base": kind, "flavour": flavour}.items():
                 object.__setattr__(found, f"__{name}__", value)
-        return found
+        return self._with_trust(found, False)
 
     def named(self, name: str, value: Any) -> Any:
-        """Returns a value that was got by a name: what a class of a capitalized name makes is trusted."""
-        if type(value) is Handle and value.__flavour__ == "class" and name[:1].isupper() and self.is_judge:
-            return self.handle(value.__number__, None, "class", trusted=True)
-        return value
+        """Returns a value that was got by a name: a class is trusted if its last name was a capitalized one."""
+        is_class = type(value) is Handle and value.__flavour__ == "class"
+        return self._with_trust(value, name[:1].isupper()) if is_class else value
+
+    def _with_trust(self, handle: Handle, is_trusted: bool) -> Handle:
+        object.__setattr__(handle, "__trusted__", is_trusted)
+        return handle
 
     # ------------------------------------------------------------------ messages
 
@@ -164,8 +163,11 @@ class Peer:
 
     def _result(self, message: Any, trusted: bool) -> Any:
         match message:
-            case ["object", number, base, "" as flavour] if trusted and (number, False) not in self._handles:
-                return self.handle(number, base, flavour, trusted=True)
+            case ["object", number, _, _] if trusted:  # of an object that the tests have, as for +=, or of a new one
+                before = self._handles.get(number)
+                is_trusted = before is None or before.__trusted__
+                found = self.decode(message)
+                return self._with_trust(found, is_trusted) if type(found) is Handle else found
         return self.decode(message)
 
     def _answer(self, message: list[Any]) -> None:

@@ -27,9 +27,8 @@ _COPIED = {
     *("pathlib.PosixPath", "pathlib.PurePosixPath", "zoneinfo.ZoneInfo"),
 }
 _PLAIN_CLASSES = {
-    *(f"builtins.{name}" for name in "bool int float str bytes NoneType object list dict set bytearray".split()),
-    *(f"builtins.{name}" for name in _IMMUTABLE),
-    *(f"collections.{kind.__name__}" for kind in CONTAINERS.values() if kind.__module__ == "collections"),
+    *(f"builtins.{kind.__name__}" for kind in (bool, int, float, str, bytes, NoneType, object, tuple, frozenset)),
+    *(f"{kind.__module__}.{kind.__name__}" for kind in CONTAINERS.values()),
     *_COPIED,
 }
 
