@@ -42,6 +42,7 @@ from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import LOG, Display, format_update, pluralize
 from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.processes.stop import Stop
+from megatron_sspo.reward.protocol import remarks_of
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import plugin_metrics, reward_metrics
 from megatron_sspo.rollout.open_engine import open_engine
@@ -236,6 +237,10 @@ class Job:
             records=self._records,
         )
 
+    def _log_remarks(self) -> None:
+        for line in remarks_of(self.reward, self.prompts.prompts):
+            self.display.log(line)
+
     def _begin(self) -> None:
         """Says what starts, does the warm start of a new run, and begins the evaluation that is due."""
         run = self.run
@@ -248,6 +253,8 @@ class Job:
         for line in unread_settings(run, read_model_config(run)):
             self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
+        if self._resumed_from is None:
+            agree.run_on_rank_0(self._log_remarks)
         if self._resumed_from is None and run.warm_start is not None:
             self.state.is_warm_started = self._warm_start(run.warm_start)
             if self.state.is_warm_started and run.checkpoint_every:

@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -106,7 +107,7 @@ def find_verdict(pipe: wire.Pipe, program: str, tests: Sequence[str]) -> tuple[s
         return "error", str(error)
     except BaseException as error:
         return ("memory" if isinstance(error, MemoryError) else "error"), f"{type(error).__name__}: {error}"
-    namespace = _make_modules(peer, names)
+    namespace = _make_modules(peer, names, tests)
     _watch(peer, tests, reported)
     gc.enable()
     for number, test in enumerate(tests, start=1):
@@ -150,7 +151,7 @@ class Tests(Peer):
             raise
 
 
-def _make_modules(peer: Peer, names: dict[str, Any]) -> dict[str, Any]:
+def _make_modules(peer: Peer, names: dict[str, Any], tests: Sequence[str]) -> dict[str, Any]:
     """Makes the modules `solution` and `__main__`, in which the tests run; returns the latter's names."""
     main, solution = types.ModuleType("__main__"), types.ModuleType("solution")
     for name, value in sorted(names.items(), key=lambda item: not item[0][:1].isupper()):  # see `Peer.named`
@@ -158,7 +159,10 @@ def _make_modules(peer: Peer, names: dict[str, Any]) -> dict[str, Any]:
             value = type(name, (Exception,), {})  # `except Insufficient` would catch what the test raises
         if name not in _TOOLS or isinstance(value, types.ModuleType):
             vars(solution)[name] = peer.named(name, value)
-    vars(main).update({name: value for name, value in vars(solution).items() if not hasattr(builtins, name)})
+    own = {name for name in names if not hasattr(builtins, name)}
+    if not own & set(re.findall(r"\w+", "\n".join(tests))):  # they are about a function with a builtin's name
+        own = set(names)
+    vars(main).update({name: value for name, value in vars(solution).items() if name in own})
     sys.modules.update(__main__=main, solution=solution)
     return vars(main)
 

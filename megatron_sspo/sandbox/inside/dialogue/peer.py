@@ -44,8 +44,13 @@ class Peer:
         self._count = 0
 
     def request(
-        self, operation: str, target: int, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-        *, trusted: bool = False,
+        self,
+        operation: str,
+        target: int,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        trusted: bool = False,
     ) -> Any:
         """Asks for an operation on an object of the other process, and returns the result or raises the exception.
 
@@ -184,6 +189,7 @@ class Peer:
 
 
 # ------------------------------------------------------------------ coroutines
+
 
 async def _awaited(peer: Peer, number: int) -> Any:
     return peer.request("await", number)
