@@ -48,12 +48,12 @@ class Program:
 
 def collections() -> dict[str, list[Program]]:
     """Returns the collections of tests/sandbox."""
-    corners = [Program(str(n), p, t, bool(passes)) for n, (p, t, passes) in enumerate(CORNERS)]
+    corners = [Program(str(n), p, t, kind > 0) for n, (p, t, kind) in enumerate(CORNERS)]
     return {
         "27 fakes": [Program(name, p, ["assert f(1) == 2"], False) for name, p in FAKES.items()],
         "honest programs": [Program(name, p, t) for name, (p, t) in HONEST.items()],
-        "tasks, right": [Program(name, right, tests) for name, right, _, tests in FUNCTIONS],
-        "tasks, wrong": [Program(name, wrong, tests, False) for name, _, wrong, tests in FUNCTIONS],
+        "tasks, right": [Program(name, right, list(map(str, tests))) for name, right, _, tests in FUNCTIONS],
+        "tasks, wrong": [Program(name, wrong, list(map(str, tests)), False) for name, _, wrong, tests in FUNCTIONS],
         "right programs of rare forms": [Program(n, p, t) for n, (p, t) in {**RIGHT, **RIGHT_NUMPY}.items()],
         "corner cases, right": [row for row in corners if row.is_right],
         "corner cases, wrong": [row for row in corners if not row.is_right],
@@ -107,10 +107,10 @@ def main() -> None:
         with ThreadPoolExecutor(num_cores()) as threads:
             for path in files:
                 _print_set(path.name, read_rows(path), passed, stubs)
-            print(f"{'':34} programs  as they should be", flush=True)
             for name, rows in {} if files else collections().items():
-                right = sum(found == row.is_right for found, row in zip(passed(rows), rows, strict=True))
-                print(f"{name:34} {len(rows):8} {right:8}", flush=True)
+                wrong = [row for found, row in zip(passed(rows), rows, strict=True) if found != row.is_right]
+                of_stubs = "" if rows[0].is_right else f", of the others the stubs find {sum(stubs(wrong))}"
+                print(f"{name}: {len(rows)}, judged rightly {len(rows) - len(wrong)}{of_stubs}", flush=True)
     finally:
         sandbox.close()
 

@@ -27,7 +27,8 @@ class Idle:
 _JUDGE_ALL = """
 import json, os, signal, sys
 sys.path.append("/sandbox")
-from megatron_sspo.sandbox.inside.judge import find_verdict, start_program
+from megatron_sspo.sandbox.inside.judge import find_verdict
+from megatron_sspo.sandbox.inside.program_side import start_program
 job = json.load(sys.stdin)
 for number, program in enumerate(job["programs"]):
     child = os.fork()

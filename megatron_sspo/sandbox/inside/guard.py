@@ -69,7 +69,9 @@ def watch_texts(tests: Sequence[str], report: Callable[[str], object]) -> None:
         if event == "compile" and isinstance(args[0], (str, bytes)):
             text = args[0] if isinstance(args[0], str) else args[0].decode(errors="replace")
             caller = sys._getframe(1).f_globals.get("__name__")
-            if caller == "__main__" and not (_computes(text) or any(text.strip() in test for test in tests)):
+            if caller == "__main__" and not (
+                _computes(text) or any(f"{quote}{text}{quote}" in test for quote in "'\"" for test in tests)
+            ):
                 refuse(f"a test executes a text that is not its own: {text[:100]!r}")
         elif event == "pickle.find_class":
             module, name = args

@@ -20,18 +20,16 @@ import time
 import types
 
 from megatron_sspo.sandbox.inside.common import wire
-from megatron_sspo.sandbox.inside.common.program import execute, read_job, remember_lines
-from megatron_sspo.sandbox.inside.common.signals import prepare_for_program
+from megatron_sspo.sandbox.inside.common.program import read_job, remember_lines
 from megatron_sspo.sandbox.inside.dialogue.peer import Peer
 from megatron_sspo.sandbox.inside.guard import allow, watch_texts
+from megatron_sspo.sandbox.inside.program_side import CALL_LIBRARY, LOAD, SET_STREAMS, STREAMS, start_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from collections.abc import Sequence
     from typing import Any
 
-_LOAD, _SET_STREAMS, _CALL_LIBRARY = 0, 1, 2  # the numbers of the program's first objects
-_STREAMS = [(sys, "stdin"), (sys, "stdout"), (sys, "stderr"), (builtins, "input"), (builtins, "print")]
 _SETTINGS = [("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionlimit")]
 _CATCH_ALL = [AssertionError, Exception, BaseException]
 _TOOLS = ("math", "np", "numpy", "pytest", "unittest")  # names that are a module's, whatever the program says
@@ -55,59 +53,17 @@ def judge(job: int, channel: int) -> None:
     os._exit(0)  # this is the sandbox's first process, so all others end too
 
 
-def start_program() -> tuple[int, wire.Pipe]:
-    """Forks the program's process; returns its id and the pipe to it."""
-    to_program, from_judge = os.pipe()
-    to_judge, from_program = os.pipe()
-    child = os.fork()
-    if child == 0:
-        gc.enable()
-        wire.close_all_but({0, 1, 2, to_program, from_program})
-        prepare_for_program()
-        peer = Peer(wire.Pipe(to_program, from_program))
-        original = [getattr(owner, name) for owner, name in _STREAMS]
-        for function in (_load, lambda new: _set_streams(new, original), _call_library):
-            peer.export(function)
-        try:
-            peer.serve()
-        finally:
-            os._exit(0)
-    os.close(to_program)
-    os.close(from_program)
-    return child, wire.Pipe(to_judge, from_judge)
-
-
-def _load(source: str) -> dict[str, Any]:
-    """Executes the program as the module `solution`; returns its names."""
-    try:
-        execute(source, "solution")
-    except SystemExit as end:
-        if end.code:
-            raise
-    found = vars(sys.modules["solution"])
-    return {name: value for name, value in list(found.items()) if isinstance(name, str) and not name.startswith("__")}
-
-
-def _set_streams(new: list[Any], original: list[Any]) -> None:
-    for (owner, name), value, old in zip(_STREAMS, new, original, strict=True):
-        setattr(owner, name, old if value is None else value)
-
-
-def _call_library(module: str, name: str, args: Any, kwargs: Any) -> None:
-    getattr(importlib.import_module(module), name)(*args, **kwargs)
-
-
 def find_verdict(pipe: wire.Pipe, program: str, tests: Sequence[str]) -> tuple[str, str]:
     """Returns the reason and the detail of the verdict."""
     reported: list[str] = []  # failures that a test could hide by catching an exception
     peer = Tests(pipe, reported)
     try:
-        names = peer.request("call", _LOAD, (program,))
+        names, modules = peer.request("call", LOAD, (program,))
     except wire.Broken as error:
         return "error", str(error)
     except BaseException as error:
         return ("memory" if isinstance(error, MemoryError) else "error"), f"{type(error).__name__}: {error}"
-    namespace = _make_modules(peer, names, tests)
+    namespace = _make_modules(peer, {**names, **{name: _Module(of) for name, of in modules.items()}}, tests)
     _watch(peer, tests, reported)
     gc.enable()
     for number, test in enumerate(tests, start=1):
@@ -130,15 +86,15 @@ class Tests(Peer):
     def __init__(self, pipe: wire.Pipe, reported: list[str]) -> None:
         super().__init__(pipe, is_judge=True)
         self._reported = reported
-        self._original = [getattr(owner, name) for owner, name in _STREAMS]
-        self._streams: list[Any] = [None] * len(_STREAMS)
+        self._original = [getattr(owner, name) for owner, name in STREAMS]
+        self._streams: list[Any] = [None] * len(STREAMS)
 
     def request(self, operation: str, target: int, *args: Any, **kwargs: Any) -> Any:
-        current = [getattr(owner, name) for owner, name in _STREAMS]
+        current = [getattr(owner, name) for owner, name in STREAMS]
         new = [None if stream is old else stream for stream, old in zip(current, self._original, strict=True)]
         if any(stream is not before for stream, before in zip(new, self._streams, strict=True)):
             self._streams = new
-            super().request("call", _SET_STREAMS, (new,))
+            super().request("call", SET_STREAMS, (new,))
         return super().request(operation, target, *args, **kwargs)
 
     def perform(self, operation: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -149,6 +105,13 @@ class Tests(Peer):
             if not any(error is raised for raised in self.raised):
                 self._reported.append(f"an assert in a function that the program calls: {error}")
             raise
+
+
+class _Module(types.ModuleType):
+    """A module that the program has imported. The tests' own is imported when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 def _make_modules(peer: Peer, names: dict[str, Any], tests: Sequence[str]) -> dict[str, Any]:
@@ -196,7 +159,7 @@ def _pass_on(peer: Peer, module: Any, name: str) -> None:
     function = getattr(module, name)
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        peer.request("call", _CALL_LIBRARY, (module.__name__, name, args, kwargs))
+        peer.request("call", CALL_LIBRARY, (module.__name__, name, args, kwargs))
         return function(*args, **kwargs)
 
     setattr(module, name, called)

@@ -85,9 +85,10 @@ def encode_error(peer: Peer, error: BaseException) -> Any:
 def decode_error(peer: Peer, number: int, text: str, kind: Any, args: Any, fields: Any, cause: Any) -> BaseException:
     """Returns the exception, with its number, by which it is known when it goes back."""
     kind, args, fields = peer.decode(kind), peer.decode(args), peer.decode(fields)
-    own = kind
+    own: Any = kind
     while isinstance(own, ErrorClass):
         own = own.__base__  # the base whose form of objects it has
+    made: Any
     try:
         made = own.__new__(kind, *args)
         own.__init__(made, *args)

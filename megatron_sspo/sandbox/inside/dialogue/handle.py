@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # typing is slow to import
 
 READABLE = {"__name__", "__qualname__", "__module__", "__dict__", "__annotations__", "__members__"}
 # Classes, and the builtin class whose data an object of a class derived from them has.
-DATA = (
+DATA: tuple[tuple[type, Any], ...] = (
     *((kind, kind) for kind in (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)),
     *((kind, dict) for kind in (collections.ChainMap, types.MappingProxyType)),
     *((type(view), set) for view in ({}.keys(), {}.items())),
@@ -118,7 +118,8 @@ class Handle:
     def __contains__(self, item: Any) -> bool:
         if _may_see(self, item):
             return ask(self, "contains", item) is True
-        return item in ask(self, "data") if self.__base__ else any(item is own or item == own for own in self)
+        items: Any = self
+        return item in ask(self, "data") if self.__base__ else any(item is own or item == own for own in items)
 
     def __enter__(self) -> Any:
         return ask(self, "enter", trusted=self.__trusted__)

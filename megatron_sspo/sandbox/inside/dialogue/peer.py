@@ -7,7 +7,7 @@ import types
 import weakref
 
 from megatron_sspo.sandbox.inside.common.wire import Broken, Pipe
-from megatron_sspo.sandbox.inside.dialogue import errors, values
+from megatron_sspo.sandbox.inside.dialogue import coroutines, errors, values
 from megatron_sspo.sandbox.inside.dialogue.handle import DATA, OPERATIONS, Handle
 from megatron_sspo.sandbox.inside.dialogue.shared import Shared
 
@@ -116,9 +116,9 @@ class Peer:
     def handle(self, number: int, base: str | None, flavour: str) -> Any:
         """Returns what stands for an object of the other process: the same handle each time. It is not trusted."""
         if flavour == "coroutine":
-            return _awaited(self, number)
+            return coroutines.awaited(self, number)
         if flavour == "async_generator":
-            return _items(self, number)
+            return coroutines.items(self, number)
         if (found := self._handles.get(number)) is None:
             found = self._handles[number] = object.__new__(Handle)
             kind = next((kind for _, kind in DATA if kind.__name__ == base), None)
@@ -158,6 +158,8 @@ class Peer:
                     message[5] = {name: self.decode(value) for name, value in message[5].items()}
                 else:
                     message[2] = self._result(message[2], trusted)
+                    if message[0] != "ok" and not isinstance(message[2], BaseException):
+                        raise TypeError("no exception")
                 self.shared.forget(unheld)
             except Exception as error:
                 raise Broken(f"a message violates the protocol: {type(error).__name__}: {error}") from None
@@ -186,34 +188,3 @@ class Peer:
             reply = ["raised", number, errors.encode_error(self, error)]
         del args, kwargs
         self._send(reply)
-
-
-# ------------------------------------------------------------------ coroutines
-
-
-async def _awaited(peer: Peer, number: int) -> Any:
-    return peer.request("await", number)
-
-
-async def _items(peer: Peer, number: int) -> Any:
-    while True:
-        try:
-            yield peer.request("anext", number)
-        except StopAsyncIteration:
-            return
-
-
-def _run(coroutine: Any) -> Any:
-    """Returns the result of a coroutine, which runs to its end. All run in one event loop."""
-    import asyncio
-
-    global _loop
-    _loop = _loop or asyncio.new_event_loop()
-    return _loop.run_until_complete(coroutine)
-
-
-_loop: Any = None
-OPERATIONS["await"] = _run
-OPERATIONS["anext"] = lambda items: _run(items.__anext__())
-OPERATIONS["aenter"] = lambda value: _run(type(value).__aenter__(value))
-OPERATIONS["aexit"] = lambda value, kind, error: _run(type(value).__aexit__(value, kind, error, None))

@@ -55,7 +55,7 @@ def encode(peer: Peer, value: Any) -> Any:
         return errors.encode_error(peer, value)
     if isinstance(value, type):
         return encode_class(peer, value)
-    if kind is ModuleType:
+    if peer.is_judge and isinstance(value, ModuleType):
         return ["module", value.__name__]
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and not value.dtype.hasobject:
         return ["scalar", value.dtype.str, value.tobytes().hex()]
@@ -103,18 +103,11 @@ def decode(peer: Peer, message: Any) -> Any:
             return errors.decode_class(peer, *rest)
         case ["scalar", dtype, content]:
             return make_array(peer, dtype, [], content)[()]
-        case ["module", name]:
-            return _Module(name)
+        case ["module", name] if not peer.is_judge:
+            return importlib.import_module(name)
         case ["library", module, name] if not peer.is_judge:  # the program's own function of that name
             return operator.attrgetter(name)(importlib.import_module(module))
     raise Broken("a message has no known form")
-
-
-class _Module(ModuleType):
-    """A module that is imported when it is used."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), name)
 
 
 def full_name(kind: type) -> str:
