@@ -22,8 +22,8 @@ class Reward(Protocol):
     `metrics() -> dict[str, float]`, the numbers since its last call; they are logged in the run's rows as
     `reward/<name>`. It may have `remarks(prompts)`, which returns lines about the rows of training; rank 0 logs them
     when a new run begins. The module may also define `check_prompt(prompt)`, which raises UserError for a row that
-    cannot be judged; it is called with every prompt before the run starts. A module's `check_values(**options)` raises UserError
-    for options that `reward` would refuse; it is called before the run starts, maybe on another machine.
+    cannot be judged; it is called with every prompt before the run starts. A module's `check_values(**options)` raises
+    UserError for options that `reward` would refuse; it is called before the run starts, maybe on another machine.
     """
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import Any
 
-LOAD, SETSTREAMS, CALL_LIBRARY = 0, 1, 2  # the numbers of the program's first objects
+LOAD, SET_STREAMS, CALL_LIBRARY = 0, 1, 2  # the numbers of the program's first objects
 STREAMS = [(sys, "stdin"), (sys, "stdout"), (sys, "stderr"), (builtins, "input"), (builtins, "print")]
 
 
