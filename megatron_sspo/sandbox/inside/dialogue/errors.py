@@ -95,7 +95,9 @@ def decode_error(peer: Peer, number: int, text: str, kind: Any, args: Any, field
     except Exception:
         made = own.__new__(kind)
         made.args = tuple(args)
-    vars(made).update({name: value for name, value in fields.items() if name != _NUMBER})
+    for name, value in fields.items():
+        if name == "__notes__" or not name.startswith("__"):  # numpy would take an address from __array_interface__
+            vars(made)[name] = value
     vars(made)[_NUMBER], vars(made)["__text__"] = number, text
     made.__cause__ = peer.decode(cause)
     return made
