@@ -103,7 +103,7 @@ class Tests(Peer):
             return super().perform(operation, value, args, kwargs)
         except AssertionError as error:  # the program may catch it
             if not any(error is raised for raised in self.raised):
-                self._reported.append(f"an assert in a function that the program calls: {error}")
+                self._reported.append("an assert failed in a function that the program calls")
             raise
 
 
@@ -132,7 +132,7 @@ def _make_modules(peer: Peer, names: dict[str, Any], tests: Sequence[str]) -> di
 
 def _watch(peer: Peer, tests: Sequence[str], reported: list[str]) -> None:
     """Reports failures that would be lost, and passes on the settings of the tests that hold for the program."""
-    threading.excepthook = lambda lost: reported.append(f"a thread of the tests: {lost.exc_value!r}")
+    threading.excepthook = lambda lost: reported.append(f"a thread of the tests: {lost.exc_type.__name__}")
     watch_texts(tests, reported.append)
     text = "\n".join(tests)
     if "unittest" in text:
@@ -149,7 +149,7 @@ def _watch(peer: Peer, tests: Sequence[str], reported: list[str]) -> None:
 def _reporting(method: Any, reported: list[str]) -> Any:
     def reports(self: Any, test: Any, *rest: Any) -> None:
         if method.__name__ != "addSubTest" or rest[-1] is not None:
-            reported.append(f"unittest: {test}: {rest[-1][1] if rest else 'unexpected success'!r}")
+            reported.append(f"unittest: {method.__name__}{''.join(f' {kind.__name__}' for kind, *_ in rest[-1:])}")
         method(self, test, *rest)
 
     return reports
