@@ -5,7 +5,7 @@ import builtins
 import json
 from collections.abc import Sequence
 
-from megatron_sspo.sandbox.types import Runner
+from megatron_sspo.sandbox.types import Runner, SandboxBroken
 
 # The bodies of the functions of such programs, by what is said of them.
 STUBS = {
@@ -35,7 +35,8 @@ for number, program in enumerate(job["programs"]):
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, job["seconds"])
-        os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
+        for stream in (1, 2):
+            os.dup2(os.open("/dev/null", os.O_WRONLY), stream)
         _, pipe = start_program()
         os._exit(find_verdict(pipe, program, job["tests"])[0] != "passed")
     if os.waitpid(child, 0)[1] == 0:
@@ -47,12 +48,14 @@ def find_stubs(runner: Runner, tests: Sequence[str]) -> list[str]:
     """Returns the stubs that pass all tests of a row; tests that take long count as failed.
 
     Raises:
-        SandboxBroken: the sandbox itself could not be made.
+        SandboxBroken: the sandbox itself could not be made, or is that of another version of this package.
     """
     programs = [stub_program(tests, body) for body in STUBS.values()]
     job = {"programs": programs, "tests": list(tests), "seconds": runner.limits.wall_seconds / len(programs)}
-    printed = runner.run(_JUDGE_ALL, json.dumps(job)).stdout
-    return [list(STUBS)[int(number)] for number in printed.split()]
+    result = runner.run(_JUDGE_ALL, json.dumps(job))
+    if result.end_reason == "error":
+        raise SandboxBroken(f"the judge cannot be imported: {result.stderr.strip().rpartition(chr(10))[2][:200]}")
+    return [list(STUBS)[int(number)] for number in result.stdout.split()]
 
 
 def stub_program(tests: Sequence[str], body: str) -> str:
