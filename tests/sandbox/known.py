@@ -1,4 +1,4 @@
-"""Where the judge is known to be wrong, by the names of programs in this folder's collections."""
+"""Names the programs of this folder's collections of which the judge is known to be wrong."""
 
 # Right programs that are refused, for forms of programs or tests that the judge does not know.
 REFUSED = {

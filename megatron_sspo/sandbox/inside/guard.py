@@ -1,4 +1,4 @@
-"""What the program may do in the tests' process: call the tests' functions, use the objects that it was given.
+"""Decides what the program may do in the tests' process: call their functions, and use the objects that it was given.
 
 The program's requests are checked by `allow`. An audit hook checks what a test does with a text or a pickle of the
 program: `eval(f(3))` may compute with constants and nothing else.
