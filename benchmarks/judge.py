@@ -65,7 +65,7 @@ def collections() -> dict[str, list[Program]]:
 
 def read_rows(path: Path) -> list[Program]:
     """Returns the rows of HumanEval, of MBPP, or of a file with name, program and tests."""
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         rows = [json.loads(line) for line in file if line.strip()]
     return [_read_row(row) for row in rows]
 
