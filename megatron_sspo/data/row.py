@@ -177,7 +177,8 @@ def check_row(row: Any, what: str) -> None:
         raise UserError(f"{what} gave {describe_value(row)} as a row: let it give Rows, of megatron_sspo.data.row")
     where = f"{what}, row {describe_value(row.id)}"
     for name in ("id", "answer", "demonstration", "subset"):
-        if not isinstance(value := getattr(row, name), str):
+        value = getattr(row, name)
+        if not isinstance(value, str) and not (name == "demonstration" and _is_answer(value)):
             raise UserError(f"{where}: {name} is {describe_value(value)}, and must be text")
     if not isinstance(row.tools, (list, tuple)) or not all(isinstance(tool, Mapping) for tool in row.tools):
         raise UserError(f"{where}: tools is {describe_value(row.tools)}, and must be a list of descriptions of tools")

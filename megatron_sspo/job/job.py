@@ -228,6 +228,10 @@ class Job:
             records=self._records,
         )
 
+    def _log_remarks(self) -> None:
+        for line in self._source.remarks(self.prompts.prompts):
+            self.display.log(line)
+
     def _begin(self) -> None:
         """Says what starts, does the warm start of a new run, and begins the evaluation that is due."""
         run = self.run
@@ -243,6 +247,8 @@ class Job:
         if line := describe_end_of_turn(self._model_path, self.tokenizer):
             self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
+        if self.training.resumed_from is None:
+            agree.run_on_rank_0(self._log_remarks)
         if self.training.resumed_from is None and run.warm_start is not None:
             self.state.is_warm_started = self._warm_start(run.warm_start)
             if self.state.is_warm_started and run.checkpoint_every:

@@ -1,6 +1,6 @@
 """`RolloutSource`: what makes the rollouts of a run: reward, environment or agent, engine, and cycles."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,10 +9,12 @@ import torch
 from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.evaluation.parts import open_parts
+from megatron_sspo.reward.protocol import remarks_of
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import plugin_metrics
 from megatron_sspo.rollout.open_engine import open_engine
 from megatron_sspo.run import Run
+from megatron_sspo.types import Prompt
 
 
 class RolloutSource:
@@ -46,6 +48,10 @@ class RolloutSource:
     def release_memory(self) -> None:
         """Releases the engine's memory for training. A collective."""
         self.engine.release_memory()
+
+    def remarks(self, prompts: Sequence[Prompt]) -> list[str]:
+        """Returns the reward's remarks about the rows of training."""
+        return list(remarks_of(self.parts.reward, prompts))
 
     def metrics(self, row: Mapping[str, float]) -> dict[str, float]:
         """Returns the plug-ins' own metrics for this rank's share of the rollouts, such as why programs failed."""

@@ -11,7 +11,7 @@ from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
-from megatron_sspo.types import RolloutGroup
+from megatron_sspo.types import Prompt, RolloutGroup
 
 FOLDER = "rollouts"  # in the folder of a run that has generated
 
@@ -72,6 +72,10 @@ class SavedRollouts:
 
     def release_memory(self) -> None:
         """Does nothing: there is no engine."""
+
+    def remarks(self, prompts: Sequence[Prompt]) -> list[str]:
+        """Returns nothing: rewards are computed."""
+        return []
 
     def metrics(self, row: Mapping[str, float] | None = None) -> dict[str, float]:
         """Returns no metrics."""

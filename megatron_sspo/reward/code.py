@@ -13,6 +13,7 @@ from typing import Any
 
 from megatron_sspo.config.kinds import Amount
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.console import pluralize
 from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.sandbox.pool import SandboxPool
@@ -26,6 +27,8 @@ _OPENING = re.compile(
     r"```[ \t]*(?:python3?|py)(?:[ \t]+[\w.-]+=[^`\n]*|[ \t]*\{[^`\n]*\}[ \t]*\r?|[ \t]*\r?)\n", re.IGNORECASE
 )
 _CLOSING = re.compile(r"^[ \t]*```", re.MULTILINE)
+_OWN_OPTIONS = ("concurrency", "rows_tried")  # all others are the sandbox's
+_SHOWN_ROWS = 10
 _LONGEST = 100_000  # characters of a program
 _CHECK_WORDS = frozenset({"test", "tests", "testcase", "testcases", "unittest", "unittests", "case", "cases", "assert"})
 _CHECK_WORDS |= {"asserts", "assertions", "input", "inputs", "output", "outputs"}
@@ -40,6 +43,7 @@ def reward(
     python: str = "",
     packages: Sequence[str] = (),
     cgroup: str = "",
+    rows_tried: Amount = 200,
 ) -> "CodeReward":
     """Builds the reward. It requires a sandbox that passes its probe.
 
@@ -49,17 +53,19 @@ def reward(
             {"wall_seconds": 5.0}.
         url: the address of a sandbox on another machine; it replaces the one on this machine.
         python, packages, cgroup: see `megatron_sspo.sandbox.sandbox.Sandbox`.
+        rows_tried: the number of rows, the first ones, whose tests are tried at the start of a run with programs that
+            do nothing.
 
     Raises:
         UserError: an option of the sandbox is invalid, or it cannot be made or reached, or fails its probe.
     """
     runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
-    return CodeReward(SandboxPool(runner, concurrency or num_cores()))
+    return CodeReward(SandboxPool(runner, concurrency or num_cores()), rows_tried)
 
 
 def check_values(**options: Any) -> None:
     """Raises UserError for options of the sandbox that are invalid or contradict each other, on any machine."""
-    check_sandbox_options(**{name: value for name, value in options.items() if name != "concurrency"})
+    check_sandbox_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
 
 
 def check_prompt(prompt: Prompt, packages: Sequence[str] = (), url: str = "") -> None:
@@ -122,8 +128,8 @@ class CodeReward:
     of objects with the texts `stdin` and `stdout`. If the row has neither, the program has to print `answer`.
     """
 
-    def __init__(self, pool: SandboxPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: SandboxPool, rows_tried: int = 0) -> None:
+        self._pool, self._rows_tried = pool, rows_tried
         self._lock = threading.Lock()
         self._reasons: Counter[str] = Counter()
 
@@ -174,6 +180,28 @@ class CodeReward:
             raise UserError(f"programs cannot be judged: {error}; see docs/sandbox.md, and resume the run") from error
         reasons = {job: verdict.reason for job, verdict in zip(ordered, verdicts, strict=True)}
         return [self.count(_reason(program, reasons, checks)) for program, checks in attempts]
+
+    def remarks(self, prompts: Sequence[Prompt]) -> Iterator[str]:
+        """Yields what the user should know of the rows: whose tests pass for a program that does nothing.
+
+        Raises:
+            UserError: the sandbox is broken.
+        """
+        rows = [(prompt.id, tests) for prompt in prompts if (tests := self.read(prompt)[0])][: self._rows_tried]
+        if not rows:
+            return
+        yield f"trying the tests of {pluralize(len(rows), 'row')} with programs that do nothing (option rows_tried)"
+        try:
+            stubs = self._pool.find_stubs(tests for _, tests in rows)
+        except SandboxBroken as error:
+            raise UserError(f"tests cannot be tried: {error}; see docs/sandbox.md") from error
+        found = [f"{id} ({passing[0]})" for (id, _), passing in zip(rows, stubs, strict=True) if passing]
+        if found:
+            more = f", and {len(found) - _SHOWN_ROWS:,} more" if len(found) > _SHOWN_ROWS else ""
+            yield (
+                f"warning: the tests of {len(found):,} of the {len(rows):,} rows pass for a program that does nothing, "
+                f"so wrong programs are rewarded: {', '.join(found[:_SHOWN_ROWS])}{more}; add tests, or remove the rows"
+            )
 
     def metrics(self) -> dict[str, float]:
         """Returns, for this process since the last call, the share of responses by reason and the sandbox's latency."""

@@ -1,7 +1,7 @@
 """Rewards solutions from episodes in an environment (`environment/codeact.py`): r = r_answer + r_format."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from megatron_sspo.config.kinds import Amount
@@ -25,9 +25,10 @@ def reward(
     python: str = "",
     packages: Sequence[str] = (),
     cgroup: str = "",
+    rows_tried: Amount = 200,
 ) -> "CodeActReward":
     """Builds the reward. Its options and errors are those of `reward/code.py`."""
-    return CodeActReward(code.reward(concurrency, limits, url, python, packages, cgroup))
+    return CodeActReward(code.reward(concurrency, limits, url, python, packages, cgroup, rows_tried))
 
 
 check_prompt = code.check_prompt
@@ -72,6 +73,10 @@ class CodeActReward:
             }
             for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
         ]
+
+    def remarks(self, prompts: Sequence[Prompt]) -> Iterator[str]:
+        """Yields the remarks of `CodeReward.remarks`."""
+        return self._programs.remarks(prompts)
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of `CodeReward.metrics`, with "no_solution" among the reasons."""

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from megatron_sspo.config.kinds import LARGEST
@@ -19,10 +19,11 @@ class Reward(Protocol):
 
     `megatron_sspo/reward/<name>.py` defines `reward(**options)`, which builds a reward. A reward may also have
     `metrics() -> dict[str, float]`, the numbers since its last call; they are logged in the run's rows as
-    `reward/<name>`. The module may also define `check_prompt(prompt)`, which raises UserError for a row that cannot be
-    judged; it is called with every prompt before the run starts, and with those of the reward's options that it has
-    parameters for. A module's `check_values(**options)` raises UserError
-    for options that `reward` would refuse; it is called before the run starts, maybe on another machine.
+    `reward/<name>`. It may have `remarks(prompts)`, which returns lines about the rows of training; rank 0 logs them
+    when a new run begins. The module may also define `check_prompt(prompt)`, which raises UserError for a row that
+    cannot be judged; it is called with every prompt before the run starts, and with those of the reward's options that
+    it has parameters for. A module's `check_values(**options)` raises UserError for options that `reward` would refuse;
+    it is called before the run starts, maybe on another machine.
     """
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
@@ -65,6 +66,18 @@ def open_reward(name: str, options: Mapping[str, Any]) -> Reward:
     reward = call_with_options(resolve("reward", name, "reward"), options, what)
     check_members(reward, Reward, what)
     return reward
+
+
+def remarks_of(reward: Reward, prompts: Sequence[Prompt]) -> Iterator[str]:
+    """Yields the lines of a reward's `remarks`, if it has any.
+
+    Raises:
+        UserError: the user's `remarks` raises.
+    """
+    remarks = getattr(reward, "remarks", None)
+    if remarks is not None:
+        with user_code_errors("the reward's remarks"):
+            yield from map(str, remarks(prompts))
 
 
 def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:

@@ -4,11 +4,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.hang import wait_for_results
 from megatron_sspo.sandbox.types import Case, Runner, Verdict
+from megatron_sspo.sandbox.vacuous import find_stubs
+
+T = TypeVar("T")
 
 _MAX_LATENCIES = 10_000
 
@@ -32,7 +36,13 @@ class SandboxPool:
 
     def check_all(self, checks: Iterable[tuple[str, Sequence[str], Sequence[Case]]]) -> list[Verdict]:
         """Returns the verdicts on (program, tests, cases), in order."""
-        futures = [self._threads.submit(self._check, *check) for check in checks]
+        return self._wait([self._threads.submit(self._check, *check) for check in checks])
+
+    def find_stubs(self, rows: Iterable[Sequence[str]]) -> list[list[str]]:
+        """Returns for the tests of each row, in order, the programs without content that pass: see `find_stubs`."""
+        return self._wait([self._threads.submit(find_stubs, self._runner, tests) for tests in rows])
+
+    def _wait(self, futures: list[Future[T]]) -> list[T]:
         try:
             return wait_for_results(futures)
         finally:

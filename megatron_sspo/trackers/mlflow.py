@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-import mlflow  # pyright: ignore[reportMissingImports]
+import mlflow
 
 from megatron_sspo.files.reading import read_text
 from megatron_sspo.files.writing import write_atomically

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import swanlab  # pyright: ignore[reportMissingImports]
+import swanlab
 
 from megatron_sspo.trackers.open import About, Tracker
 from megatron_sspo.trackers.run_of_a_library import RunOfALibrary

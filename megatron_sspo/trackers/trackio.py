@@ -1,6 +1,6 @@
 """Trackio, in which a run's name ends with its id, because Trackio identifies runs by name."""
 
-import trackio  # pyright: ignore[reportMissingImports]
+import trackio
 
 from megatron_sspo.trackers.open import About, Tracker
 from megatron_sspo.trackers.run_of_a_library import RunOfALibrary

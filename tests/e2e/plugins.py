@@ -22,6 +22,9 @@ class Scores:
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
         return [self._parts(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
 
+    def remarks(self, prompts: Sequence[Prompt]) -> list[str]:
+        return [f"{len(prompts)} rows are fine"]
+
     def close(self) -> None:
         pass
 

@@ -24,10 +24,11 @@ def test_empty_responses_are_counted_and_a_loss_of_nan_ends_the_run_before_a_ste
     assert all(row["response/empty"] == 0.25 for row in rows)
     assert all(value == value for row in rows for value in row.values())
     assert not (run / "model").exists()
+    assert done.stdout.count("10 rows are fine") == 1, "the remarks of the reward"
 
     mended = workshop.run("train", recipe, *engine, "--resume", str(run))
     assert mended.returncode == 0, mended.stderr
-    assert "resumed after update 4" in mended.stdout
+    assert "resumed after update 4" in mended.stdout and "rows are fine" not in mended.stdout
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 6
 
 

@@ -218,6 +218,25 @@ def test_rows_are_checked_before_a_run_by_the_rewards_that_execute_code() -> Non
         assert ask(build, prompts[:1]) == ""
 
 
+def test_rows_whose_tests_pass_for_a_program_that_does_nothing_are_named(judge) -> None:
+    loop = "for got, want in zip(f(3), [0, 1, 4]):\n  assert got == want"
+    rows = {
+        "sound": "assert f(2) == 4",
+        "loop": loop,
+        "argument": "xs = [3, 1]\nassert f(xs) == sorted(xs)",
+        "raises": "try:\n  f(-1)\nexcept KeyError: pass\nelse: assert False",
+        "idle": "s = Stack()\ns.push(1)",
+        "hangs": "while f(2) != 4: pass",
+    }
+    prompts = [prompt(id=name, tests=[test]) for name, test in rows.items()]
+    begins, found = judge.remarks([*prompts, prompt(answer="42")])
+    assert begins.startswith("trying the tests of 6 rows")
+    assert "tests of 4 of the 6 rows pass" in found and "sound" not in found and "hangs" not in found
+    assert "loop (return '')" in found and "argument (empty the first argument and return [])" in found
+    assert "raises (raise every exception)" in found and "idle (return an object whose methods do nothing)" in found
+    assert len(list(judge.remarks(prompts[:1]))) == 1 and not list(judge.remarks([prompt(answer="42")]))
+
+
 def test_scores_from_a_thread_and_equal_ones_are_run_once(judge) -> None:
     judge.metrics()
     scores: list[dict[str, float]] = []

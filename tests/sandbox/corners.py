@@ -1,4 +1,4 @@
-"""Programs and tests for corner cases of the judge: (program, tests, whether the program passes).
+"""Programs and tests for corner cases of the judge: (program, tests, whether the program is right, or WEAK or RARE).
 
 Some programs write messages of their own into the protocol with the judge.
 """
@@ -7,29 +7,17 @@ Some programs write messages of their own into the protocol with the judge.
 # A program and its tests are easier to read on one line each.
 # fmt: off
 
-# Finds the object with which the program's process sends messages to the judge.
+# Sends a message of its own to the judge, as the answer to any of the requests so far.
 FORGE='''
 import gc
-def program_side():
-  for o in gc.get_objects():
-    if type(o).__name__=='ProgramSide': return o
+def peer(): return next(o for o in gc.get_objects() if type(o).__name__=='Peer')
+def answer(kind, value, changes=()):
+  for number in range(20): peer()._pipe.send([kind, number, value, list(changes), []])
 '''
 
-# A text that hides that it is the name of a special attribute.
-EVIL_NAME='''
-class Name(str):
-  def startswith(s, *rest): return False
-'''
-
-# Lets a program describe its classes with other bases, special methods and members than they have.
-DESCRIBE='''
-import megatron_sspo.sandbox.inside.proxies.peer as p
-old, special, members, data, bases = p.describe, {}, {}, {}, {}
-def describe(kind):
-  b, d, s, m = old(kind)
-  return bases.get(kind, b), data.get(kind, d), s + special.get(kind, []), m + members.get(kind, [])
-p.describe = describe
-'''
+# What is right and what is judged differ: tests that do not tell the program from a right one, and forms of right
+# programs and tests that the judge does not know.
+WEAK, RARE = -1, 2
 
 # Writes parts of a pickle.
 PICKLE='''
@@ -43,12 +31,12 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("def f(x):\n  if x<0: raise ValueError('neg')\n  return x", ["try:\n  f(-1)\nexcept ValueError:\n  pass\nelse:\n  assert False"], 1),
     ("def f(x): return x", ["try:\n  f(-1)\nexcept ValueError:\n  pass\nelse:\n  assert False"], 0),
     ("def f(x):\n  if x<0: raise ValueError('neg')\n  return x", ["try:\n  f(-1)\n  assert False, 'no'\nexcept ValueError as e:\n  assert str(e) == 'neg'"], 1),
-    ("def f(x): return x", ["try:\n  f(-1)\n  assert False, 'no'\nexcept Exception as e:\n  pass"], 0),
+    ("def f(x): return x", ["try:\n  f(-1)\n  assert False, 'no'\nexcept Exception as e:\n  pass"], WEAK),
     ("def f(x):\n  raise ValueError", ["try:\n  f(-1)\n  assert False, 'no'\nexcept Exception as e:\n  pass"], 1),
     ("def f(xs): xs.sort()", ["xs=[3,1,2]\nf(xs)\nassert xs == [1,2,3]"], 1),
     ("def f(xs): xs.sort()", ["xs=[3,1,2]\nassert f(xs) is None\nassert xs == [1,2,3]"], 1),
     ("def f(xs): xs.sort()", ["xs=[3,1,2]\nf(xs)\nassert xs == sorted(xs)"], 1),
-    ("def f(xs): xs.clear()", ["xs=[3,1,2]\nf(xs)\nassert xs == sorted(xs)"], 0),
+    ("def f(xs): xs.clear()", ["xs=[3,1,2]\nf(xs)\nassert xs == sorted(xs)"], WEAK),
     ("def f(xs): xs.sort(); return xs", ["xs=[3,1,2]\nassert f(xs) == sorted(xs)"], 1),
     ("def f(xs): xs.sort(); return xs", ["xs=[3,1,2]\nassert f(xs) == [1,2,3] and xs == [1,2,3]\nassert f(xs) is xs"], 1),
     ("def f(nums, v):\n  k=0\n  for x in nums:\n    if x!=v: nums[k]=x; k+=1\n  return k", ["nums=[3,2,2,3]\nk=f(nums,3)\nassert k==2\nassert nums[:k]==[2,2]"], 1),
@@ -67,16 +55,16 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("def reduce(f, xs):\n  r=xs[0]\n  for x in xs[1:]: r=f(r,x)\n  return r\ndef add(a,b): return a+b", ["assert reduce(add,[1,2,3])==6"], 1),
     ("def lcm(a,b): return a*b//gcd(a,b)\ndef gcd(a,b):\n  while b: a,b=b,a%b\n  return a", ["assert lcm(4,6)==12","assert gcd(4,6)==2", "assert lcm(4,6)*gcd(4,6)==24"], 1),
     ("from collections import Counter\ndef f(s): return s", ["assert Counter(f('ab')) == Counter('ba')"], 1),
-    ("class Counter:\n  def __init__(s,*a): pass\n  def __eq__(s,o): return True\ndef f(s): return 'x'", ["assert Counter(f('ab')) == Counter('ba')"], 0),
+    ("class Counter:\n  def __init__(s,*a): pass\n  def __eq__(s,o): return True\ndef f(s): return 'x'", ["assert Counter(f('ab')) == Counter('ba')"], WEAK),
     ("import math\ndef f(): return 3.0", ["assert math.isclose(f(), 3)"], 1),
     ("from math import pi\ndef area(r): return pi*r*r", ["assert area(1) == pi", "assert abs(area(2)-4*pi)<1e-9"], 1),
-    ("pi=0\ndef area(r): return 0", ["assert area(1) == pi"], 0),
+    ("pi=0\ndef area(r): return 0", ["assert area(1) == pi"], WEAK),
     ("from typing import List\ndef f(x: List[int]) -> List[int]: return x", ["def helper(x: List[int]): return f(x)\nassert helper([1]) == [1]"], 1),
     ("def f(xs): return [x*2 for x in xs]", ["got=f([1,2,3])\nassert len(got)==3\nfor i,x in enumerate(got):\n  assert x == 2*(i+1)"], 1),
     ("def f(n):\n  a=0\n  while True: yield a; a+=1", ["for i, x in zip(range(5), f(1)):\n  assert i == x"], 1),
     ("def f(n):\n  a=0\n  while True: yield a; a+=1", ["import itertools\nassert list(itertools.islice(f(1),3)) == [0,1,2]\nfor want, got in zip([0,1,2], f(0)):\n  assert got == want"], 1),
     ("def f(xs): return sorted(xs)", ["import random\nfor _ in range(5):\n  xs=[random.random() for _ in range(4)]\n  got=f(xs)\n  assert all(a<=b for a,b in zip(got,got[1:]))\n  assert len(got)==len(xs)"], 1),
-    ("def f(xs): return []", ["import random\nfor _ in range(5):\n  xs=[random.random() for _ in range(4)]\n  got=f(xs)\n  assert all(a<=b for a,b in zip(got,got[1:]))"], 0),
+    ("def f(xs): return []", ["import random\nfor _ in range(5):\n  xs=[random.random() for _ in range(4)]\n  got=f(xs)\n  assert all(a<=b for a,b in zip(got,got[1:]))"], WEAK),
     ("def primes(n): return [p for p in range(2,n) if all(p%d for d in range(2,p))]", ["assert all(n % d for n in primes(50) for d in range(2, n))"], 1),
     ("def f(x): return x*x", ["cases=[(1,1),(2,4)]\nfor x, want in cases:\n  assert f(x) == want"], 1),
     ("def f(x): return x*x", ["assert all(f(x)==y for x,y in [(1,1),(2,4)])", "assert not any(f(x)!=x*x for x in range(3))"], 1),
@@ -85,8 +73,8 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("def f(x): return x", ["import unittest\nclass T(unittest.TestCase):\n  def test_a(self): self.assertEqual(f(1),1)\n  def test_b(self):\n    with self.assertRaises(TypeError): f()\nr=unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))\nassert r.wasSuccessful()"], 1),
     ("def f(x): return x+1", ["import unittest\nclass T(unittest.TestCase):\n  def test_a(self): self.assertEqual(f(1),1)\nunittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))"], 0),
     ("def f(x): raise KeyError", ["import unittest\nclass T(unittest.TestCase):\n  def test_a(self): self.assertEqual(f(1),1)\nunittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))"], 0),
-    ("def retry(fn,n):\n  for i in range(n):\n    try: return fn()\n    except Exception: pass", ["calls=[]\ndef flaky():\n  calls.append(1)\n  assert len(calls)>=3\n  return 'ok'\nassert retry(flaky,5)=='ok'\nassert len(calls)==3"], 1),
-    ("def safe(fn):\n  try: return fn()\n  except Exception as e: return type(e).__name__", ["def boom(): assert False\nassert safe(boom)=='AssertionError'"], 1),
+    ("def retry(fn,n):\n  for i in range(n):\n    try: return fn()\n    except Exception: pass", ["calls=[]\ndef flaky():\n  calls.append(1)\n  assert len(calls)>=3\n  return 'ok'\nassert retry(flaky,5)=='ok'\nassert len(calls)==3"], RARE),
+    ("def safe(fn):\n  try: return fn()\n  except Exception as e: return type(e).__name__", ["def boom(): assert False\nassert safe(boom)=='AssertionError'"], RARE),
     ("def each(xs, cb):\n  for x in xs: cb(x)", ["def cb(v): assert v in (1,2)\neach([1,2], cb)"], 1),
     ("def f(x):\n  if x<0: raise SystemExit(2)\n  return x", ["try:\n  f(-1)\nexcept SystemExit as e:\n  assert e.code == 2\nelse:\n  assert False"], 1),
     ("def f(p): return open(p).read().upper()", ["with open('/tmp/in.txt','w') as g: g.write('ab')\nassert f('/tmp/in.txt')=='AB'\nassert open('/tmp/in.txt').read()=='ab'"], 1),
@@ -97,17 +85,17 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("import json\ndef f(x): return json.dumps(x)", ["import json\nassert json.loads(f({'a':[1]})) == {'a':[1]}"], 1),
     ("import pickle\ndef f(x): return pickle.dumps(x)", ["import pickle\nassert pickle.loads(f({'a':[1]})) == {'a':[1]}"], 1),
     ("def f(x): return x", ["r=f(3)\nif isinstance(r, tuple):\n  assert r[0]==3\nelse:\n  assert r==3"], 1),
-    ("def f(x): return None", ["r=f(3)\nif r is not None:\n  assert r==3"], 0),
-    ("def f(x): return None if x==3 else x", ["assert f(2)==2\nr=f(3)\nif r is not None:\n  assert r==3"], 0),
+    ("def f(x): return None", ["r=f(3)\nif r is not None:\n  assert r==3"], WEAK),
+    ("def f(x): return None if x==3 else x", ["assert f(2)==2\nr=f(3)\nif r is not None:\n  assert r==3"], WEAK),
     ("def f(a, b):\n  return a if a else b", ["try:\n  assert f(1,2)==3\nexcept AssertionError:\n  assert f(1,2)==1"], 1),
-    ("def f(a, b):\n  return a if a else b", ["try:\n  assert f(1,2)==3\nexcept AssertionError:\n  print('failed')"], 0),
+    ("def f(a, b):\n  return a if a else b", ["try:\n  assert f(1,2)==3\nexcept AssertionError:\n  print('failed')"], WEAK),
     ("def f(a, b):\n  return a if a else b", ["def run():\n  try:\n    assert f(1,2)==1\n    return True\n  except Exception:\n    return False\nassert run()"], 1),
     ("import threading\nclass C:\n  def __init__(s): s.n=0; s.l=threading.Lock()\n  def inc(s):\n    with s.l: s.n+=1", ["import threading\nc=C()\nts=[threading.Thread(target=c.inc) for _ in range(5)]\n[t.start() for t in ts]\n[t.join() for t in ts]\nassert c.n==5"], 1),
     ("def f(grid):\n  for r in grid: r.reverse()", ["g=[[1,2],[3,4]]\nf(g)\nassert g==[[2,1],[4,3]]\nrow=g[0]\nf(g)\nassert row==[1,2]"], 1),
     ("class Stack:\n  def __init__(s): s.items=[]\n  def push(s,x): s.items.append(x)\n  def pop(s): return s.items.pop()\n  def is_empty(s): return not s.items", ["s=Stack()\nassert s.is_empty()\ns.push(1)\nassert not s.is_empty()\nassert s.pop()==1\ntry:\n  s.pop()\n  assert False\nexcept IndexError:\n  pass"], 1),
     ("def f(s): return s.split()", ["assert f('')==[]\nassert f('a b')==['a','b']\nfor w in f('a b'): assert w in 'a b'"], 1),
-    ("def f(s): return ''", ["assert f('ab') in 'xaby'"], 0),
-    ("def f(xs): return set()", ["assert set(f([1])) <= {1,2}"], 0),
+    ("def f(s): return ''", ["assert f('ab') in 'xaby'"], WEAK),
+    ("def f(xs): return set()", ["assert set(f([1])) <= {1,2}"], WEAK),
     ("def f(xs): return set(xs)", ["assert set(f([1])) <= {1,2}", "assert f([]) == set()"], 1),
     ("def fib(n):\n  a,b=0,1\n  for _ in range(n): yield a; a,b=b,a+b", ["for got, want in zip(fib(5), [0,1,1,2,3]):\n  assert got==want\nassert sum(fib(5))==7"], 1),
     ("def f(x): return float('nan')", ["assert f(1) != f(1)\nimport math\nassert math.isnan(f(1))"], 1),
@@ -131,65 +119,66 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("def typed(x, t): return isinstance(x, t)", ["assert typed(1,int) and not typed('a',int) and typed(1,(int,str))"], 1),
     ("def group(xs, key):\n  d={}\n  for x in xs: d.setdefault(key(x),[]).append(x)\n  return d", ["got=group(['a','bb','c'], len)\nassert got=={1:['a','c'],2:['bb']}\nfor k, v in got.items():\n  assert all(len(x)==k for x in v)"], 1),
     # forged replies
-    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', 2])\n  return 1",["assert f(1) == 3"],0),
-    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['stop', None])\n  return 1",["for a,b in zip(map(f,[1]),[2]): assert a==b"],0),
-    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['raised', ['error',900,['library','builtins','StopIteration'],[],{},None,None,False]])\n  return 1",["for a,b in zip(map(f,[1]),[2]): assert a==b"],0),
-    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['raised', ['library','builtins','ValueError']])",["try: f(1)\nexcept ValueError: assert True\nelse: assert False"],0),
-    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['request','getattr',[['exported',0],'__globals__'],{}])\n  print(s.receive())\n  return 1",["def g(): pass\nassert f(g) == 2"],0),
-    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', ['library','os','system']])",["assert f(1) == 2"],0),
-    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', ['module','os']])",["assert f(1).getpid() == 1"],0),
-    (FORGE+"def f(x):\n  s=program_side()\n  s.send(lambda: ['ok', ['rebuilt','builtins.eval','1+1']])",["assert f(1) == 2"],0),
-    (FORGE+"def f(x):\n  import os\n  os.write(s._sending if (s:=program_side()) else 1, b'\\xff'*50)",["assert f(1) == 2"],0),
-    (FORGE+"def f(x):\n  s=program_side()\n  import megatron_sspo.sandbox.inside.common.wire as w\n  w.write(s._sending, [[],[[0,[1]],[99,['a']]],['ok',[['x']]]])",["assert f([1]) == 2"],0),
+    *((FORGE+f"def f(x):\n  answer({answer})\n  return 1",[test],0) for answer, test in (
+        ("'ok', 2","assert f(1) == 3"),
+        ("'ok', ['library','os','system']","assert f(1) == 2"),
+        ("'ok', ['class','os._exit']","assert f(1) == 2"),
+        ("'ok', ['copied','os.system',['true']]","assert f(1) == 2"),
+        ("'ok', ['module','os']","assert f(1).getpid() == 1"),
+        ("'ok', ['back',900]","assert f(1) == 2"),
+        ("'ok', ['shared',0], [[0,'dict',None,[]]]","x=[1]\nassert f(x) == {}"),
+        ("'ok', ['scalar','|O','0000000000000000']","assert f(1) == 2"),
+        ("'stop', None","for a,b in zip(map(f,[1]),[2]): assert a==b"),
+        ("'raised', ['error',900,'',['class','builtins.StopIteration'],['tuple',[]],{},None]","for a,b in zip(map(f,[1]),[2]): assert a==b"),
+        ("'raised', ['class','builtins.ValueError']","try: f(1)\nexcept ValueError: assert True\nelse: assert False"),
+    )),
+    (FORGE+"def f(x):\n  import os\n  os.write(peer()._pipe._writing, b'\\xff'*50)",["assert f(1) == 2"],0),
+    (FORGE+"def f(g): return peer().request('getattr', g.__number__, ('__globals__',))['want']",["want=5\ndef g(): return want\nassert f(g) == want"],0),
+    (FORGE+"def f(o):\n  peer().request('setattr', peer().request('getattr', o.__number__, ('__class__',)).__number__, ('__eq__', lambda *a: True))\n  return o",["class N:\n  def __init__(s,v): s.v=v\n  def __eq__(s,o): return s.v==o.v\nassert f(N(2))==N(4)"],0),
     # attack on callback: reach globals
     ("def f(cb):\n  try: return cb.__globals__['want']\n  except Exception: return 0",["want=5\ndef cb(): return want\nassert f(cb) == want"],0),
     ("def f(cb):\n  import inspect\n  try: return inspect.getclosurevars(cb).nonlocals['want']\n  except Exception: return 0",["def mk(want):\n  def cb(): return want\n  return cb\nassert f(mk(5)) == 5"],0),
     ("def f(o):\n  try: return type(o).__init__.__globals__['want']\n  except Exception: return 0",["want=5\nclass O:\n  def __init__(self): self.x=1\nassert f(O()) == want"],0),
     ("def f(o):\n  try: return o.gi_frame.f_globals['want']\n  except Exception: return 0",["want=5\ndef g(): yield 1\nassert f(g()) == want"],0),
     ("def f(o):\n  try: return '{0.__init__.__globals__[want]}'.format(o)\n  except Exception: return 0",["want=5\nclass O:\n  def __init__(self): self.x=1\nassert f(O()) == str(want)"],0),
-    *((DESCRIBE+f"class E({base}):\n  def __eq__(s,o): return True\n  def __sub__(s,o): return 0\nmembers[E]=['__eq__','__sub__']\ndef f(x): return E()",[test],0) for base, test in (("object","assert f(1) == 2"),("int","assert f(1) == 2"),("str","assert f(1) == '2'"),("list","assert [2] == f(1)"),("Exception","assert f(1) == 2"),("float","assert abs(f(1) - 2.0) < 1e-6"))),
-    (DESCRIBE+"class E(list):\n  def __contains__(s,o): return True\nspecial[E]=members[E]=['__contains__','__iter__','__len__']\ndef f(x): return E()",["assert 2 in f(1)"],0),
-    (DESCRIBE+"import fractions\nclass E:\n  _numerator=numerator=2\n  _denominator=denominator=1\nbases[E]=[fractions.Fraction]\ndef f(x): return E()",["assert not isinstance(f(1), int)"],0),
-    *((DESCRIBE+f"import collections, numbers\nclass E: pass\ndata[E]={base}\ndef f(x): return E()",["assert f(1) is not None"],0) for base in ("type","property","collections.UserDict","map")),
-    (DESCRIBE+"class Peer:\n  trusts_operators=True\n  def request(s,*a,**k): return True\nclass H:\n  peer=Peer(); number=5\nclass P: pass\nclass X(P,Exception): pass\nfields=p.errors.fields_of\np.errors.fields_of=lambda e: {**fields(e),'<handle>':H()}\ndef f(x): return X()",["assert f(1) == 2"],0),
     # a class in place of a function
     *(("class f:\n  def __init__(s,*a): pass\n  def __sub__(s,o): return s\n  def __abs__(s): return 0.0\n  def __lt__(s,o): return True\n  def __contains__(s,o): return True\n  def __call__(s,*a): return s\n  __rsub__=__sub__\nF=f\ndef g(*a): return F",[test],0) for test in ("assert abs(f(1) - 2.0) < 1e-6","assert abs(2.0 - f(1)) < 1e-6","assert f(1) < 2.1","assert 3 in f(1)","assert abs(g(1)(2) - 3) < 1","assert abs(f(1)(2) - 3) < 1")),
-    ("class Outer:\n  class Inner:\n    def __init__(s,x): s.x=x\n    def __mul__(s,k): return Outer.Inner(s.x*k)\n  def __init__(s,x): s.x=x\n  def __add__(s,k): return type(s)(s.x+k)",["assert (Outer.Inner(2)*3).x == 6 and (Outer(1)+2).x == 3","class Sub(Outer): pass\nassert (Sub(1)+2).x == 3"],1),
+    ("class Outer:\n  class Inner:\n    def __init__(s,x): s.x=x\n    def __mul__(s,k): return Outer.Inner(s.x*k)\n  def __init__(s,x): s.x=x\n  def __add__(s,k): return type(s)(s.x+k)",["assert (Outer.Inner(2)*3).x == 6 and (Outer(1)+2).x == 3","class Sub(Outer): pass\nassert (Sub(1)+2).x == 3"],RARE),
     # names that tests use without importing them
-    *((f"class E:\n  def __eq__(s,o): return True\ndef {name}(*a): return E()\ndef f(x): return E()",[f"assert f(1) == {name}({value})"],0) for name, value in (("datetime","2020,1,1"),("Path","'a'"),("loads","'1'"),("literal_eval","'1'"))),
+    *((f"class E:\n  def __eq__(s,o): return True\ndef {name}(*a): return E()\ndef f(x): return E()",[f"assert f(1) == {name}({value})"],WEAK) for name, value in (("datetime","2020,1,1"),("Path","'a'"),("loads","'1'"),("literal_eval","'1'"))),
     ("from datetime import datetime\nfrom pathlib import Path\ndef f(s): return datetime.strptime(s,'%Y'), Path(s)/'a'",["assert f('2020') == (datetime(2020,1,1), Path('2020','a'))\nassert f('2021')[0] == datetime.strptime('2021','%Y')"],1),
     # equality tricks on collections
     ("class E:\n  def __eq__(s,o): return True\n  def __hash__(s): return hash(9)\ndef f(): return {E(): 1}",["assert f() == {9: 1}"],0),
     ("class E(str):\n  def __eq__(s,o): return True\n  def __contains__(s,o): return True\n  def startswith(s,x): return True\n  __hash__=str.__hash__\ndef f(): return E('x')",["assert 'abc' in f()"],0),
     ("class E(str):\n  def startswith(s,x): return True\ndef f(): return E('x')",["assert f().startswith('abc')"],1),
     ("class D(dict):\n  def __missing__(s,k): return k\ndef f(): return D()",["assert f()['a'] == 'a'"],1),
-    ("class E(list):\n  def __len__(s): return 3\n  def __iter__(s): return iter([1,2,3])\ndef f(): return E()",["assert len(f()) == 3","assert list(f()) == [1,2,3]"],0),
+    ("class E(list):\n  def __len__(s): return 3\n  def __iter__(s): return iter([1,2,3])\ndef f(): return E()",["assert len(f()) == 3","assert list(f()) == [1,2,3]"],WEAK),
     ("class E(int):\n  def __sub__(s,o): return 0\n  def __rsub__(s,o): return 0\n  def __abs__(s): return 0\n  def __lt__(s,o): return True\ndef f(x): return E(7)",["assert abs(f(1) - 2.0) < 1e-6"],0),
     ("class E(float):\n  def __sub__(s,o): return E(0)\ndef f(x): return E(7)",["import math\nassert math.isclose(f(1), 2)"],0),
     ("class E(dict):\n  def get(s,*a): return 4\n  def __eq__(s,o): return True\ndef f(x): return E()",["assert f(1) == {'a': 4}"],0),
     # vacuity
-    ("def f(n): return {}",["for k, v in f(3).items():\n  assert v == k * k"],0),
+    ("def f(n): return {}",["for k, v in f(3).items():\n  assert v == k * k"],WEAK),
     ("def f(n): return {i:i*i for i in range(n)}",["for k, v in f(3).items():\n  assert v == k * k"],1),
-    ("def f(n): return []",["got = f(3)\nassert isinstance(got, list)\nassert all(isinstance(x, int) for x in got)"],0),
+    ("def f(n): return []",["got = f(3)\nassert isinstance(got, list)\nassert all(isinstance(x, int) for x in got)"],WEAK),
     ("def f(n): return [1,2]",["got = f(3)\nassert isinstance(got, list)\nassert all(isinstance(x, int) for x in got)"],1),
-    ("def f(n): return []",["def ok(got):\n  for g in got:\n    if g % 2: return False\n  return True\nassert ok(f(4))"],0),
+    ("def f(n): return []",["def ok(got):\n  for g in got:\n    if g % 2: return False\n  return True\nassert ok(f(4))"],WEAK),
     ("def f(n): return [0,2]",["def ok(got):\n  for g in got:\n    if g % 2: return False\n  return True\nassert ok(f(4))"],1),
-    ("def f(n): return ''",["for a, b in zip(f('ab'), 'ba'): assert a == b"],0),
-    ("def f(n): return iter([])",["it = f(3)\nwhile True:\n  try: x = next(it)\n  except StopIteration: break\n  assert x == 1"],0),
-    ("def f(n):\n  raise Exception",["import contextlib\nwith contextlib.suppress(Exception):\n  assert f(2) == 4"],0),
+    ("def f(n): return ''",["for a, b in zip(f('ab'), 'ba'): assert a == b"],WEAK),
+    ("def f(n): return iter([])",["it = f(3)\nwhile True:\n  try: x = next(it)\n  except StopIteration: break\n  assert x == 1"],WEAK),
+    ("def f(n):\n  raise Exception",["import contextlib\nwith contextlib.suppress(Exception):\n  assert f(2) == 4"],WEAK),
     ("def f(n): return 4",["import contextlib\nwith contextlib.suppress(Exception):\n  assert f(2) == 4"],1),
-    ("def f(n): raise IndexError",["import itertools\nassert list(itertools.takewhile(lambda x: x == 1, (f(i) for i in range(0)))) == []\ntry:\n  r = f(1)\nexcept IndexError:\n  r = None\nif r is not None: assert r == 1"],0),
-    ("def f(xs): xs[:] = xs[:1]; return [xs[0]*2]",["xs=[1,2,3]\ngot=f(xs)\nassert all(g == x*2 for g, x in zip(got, xs))"],0),
+    ("def f(n): raise IndexError",["import itertools\nassert list(itertools.takewhile(lambda x: x == 1, (f(i) for i in range(0)))) == []\ntry:\n  r = f(1)\nexcept IndexError:\n  r = None\nif r is not None: assert r == 1"],WEAK),
+    ("def f(xs): xs[:] = xs[:1]; return [xs[0]*2]",["xs=[1,2,3]\ngot=f(xs)\nassert all(g == x*2 for g, x in zip(got, xs))"],WEAK),
     ("def f(xs): return [x*2 for x in xs]",["xs=[1,2,3]\ngot=f(xs)\nassert all(g == x*2 for g, x in zip(got, xs))"],1),
-    ("def f(xs): xs[:] = [1]; return {1: 1}",["xs=[3,1,2]\ngot=f(xs)\nfor x in xs:\n  assert got[x] == x * x"],0),
-    ("def f(d): d.clear(); return 0",["d={'a':1,'b':2}\nassert f(d) == sum(d.values())"],0),
+    ("def f(xs): xs[:] = [1]; return {1: 1}",["xs=[3,1,2]\ngot=f(xs)\nfor x in xs:\n  assert got[x] == x * x"],WEAK),
+    ("def f(d): d.clear(); return 0",["d={'a':1,'b':2}\nassert f(d) == sum(d.values())"],WEAK),
     ("def f(d): return sum(d.values())",["d={'a':1,'b':2}\nassert f(d) == sum(d.values())"],1),
-    ("def f(s): s.clear(); return set()",["s={1,2}\nr = f(s)\nassert r == {x for x in s}"],0),
-    ("def f(xs): xs.clear(); return 0",["xs=[1,2]\nassert abs(f(xs) - sum(xs)) < 1e-9"],0),
-    ("def f(xs): xs.clear(); return 0",["xs=[1,2]\nexpected = lambda: sum(xs)\nassert f(xs) == expected()"],0),
-    ("def f(xs): xs.clear(); return []",["def ref(xs): return sorted(xs)\nfor case in ([3,1],[2]):\n  assert f(case) == ref(case)"],0),
-    ("def f(xs): xs.clear(); return []",["def check(candidate):\n  xs=[3,1]\n  assert candidate(xs) == sorted(xs)\ncheck(f)"],0),
-    ("class B:\n  def sort(self, xs): xs.clear(); return []",["xs=[3,1]\nassert B().sort(xs) == sorted(xs)"],0),
+    ("def f(s): s.clear(); return set()",["s={1,2}\nr = f(s)\nassert r == {x for x in s}"],WEAK),
+    ("def f(xs): xs.clear(); return 0",["xs=[1,2]\nassert abs(f(xs) - sum(xs)) < 1e-9"],WEAK),
+    ("def f(xs): xs.clear(); return 0",["xs=[1,2]\nexpected = lambda: sum(xs)\nassert f(xs) == expected()"],WEAK),
+    ("def f(xs): xs.clear(); return []",["def ref(xs): return sorted(xs)\nfor case in ([3,1],[2]):\n  assert f(case) == ref(case)"],WEAK),
+    ("def f(xs): xs.clear(); return []",["def check(candidate):\n  xs=[3,1]\n  assert candidate(xs) == sorted(xs)\ncheck(f)"],WEAK),
+    ("class B:\n  def sort(self, xs): xs.clear(); return []",["xs=[3,1]\nassert B().sort(xs) == sorted(xs)"],WEAK),
     ("def f(x): raise StopIteration",["assert [f(x) for x in [1]] == []"],0),
     ("def f(x): raise StopIteration",["assert list(map(f, [1])) == []"],0),
     ("def f(x): raise StopIteration",["def g():\n  for x in [1]: yield f(x)\nassert list(g()) == []"],0),
@@ -225,11 +214,7 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("import sys\nclass E(Exception):\n  def __str__(s): sys.exit(137)\nraise E()",["assert f(2)==4"],0),
     ("import resource\ndef f(x):\n  resource.prlimit(1,resource.RLIMIT_CPU,(1,1))\n  return x",["assert f(2)==2"],0),
     ("import resource\ndef f(x):\n  resource.setrlimit(resource.RLIMIT_CPU,(5,5))\n  return x+resource.prlimit(0,resource.RLIMIT_CPU)[0]",["assert f(2)==7"],1),
-    # names whose methods the program has overridden
-    (FORGE+EVIL_NAME+"def f(node):\n  s=program_side()\n  kind=s.request('getattr', node, Name('__class__'))\n  s.request('setattr', kind, Name('__eq__'), lambda *a: True)\n  return node",["class N:\n  def __init__(s,v): s.v=v\n  def __eq__(s,o): return s.v==o.v\nassert f(N(2))==N(4)"],0),
-    (FORGE+EVIL_NAME+"class Fields: pass\ndef f():\n  s=program_side()\n  old=s.encode\n  s.encode=lambda v: ['rebuilt','types.SimpleNamespace',['new',901,'dict',[old(Name('__array_interface__')),1],None]] if v is Fields else old(v)\n  return Fields",["assert '__array_interface__' in vars(f())"],0),
-    (FORGE+"class Fields:\n  def __iter__(s): return iter('a')\n  def keys(s): return ['__array_interface__']\n  def __getitem__(s,k): return 1\nfields=Fields()\ndef f():\n  s=program_side()\n  old=s.encode\n  s.encode=lambda v: ['rebuilt','types.SimpleNamespace',old(v)] if v is fields else old(v)\n  return fields",["assert '__array_interface__' in vars(f())"],0),
-    ("import enum\nclass F(str,enum.Enum): A='a'\ndef f(o): setattr(o,F.A,5); return getattr(o,F.A.value)",["class T: a=1\nassert f(T())==5"],1),
+    ("import enum\nclass F(str,enum.Enum): A='a'\ndef f(o): setattr(o,F.A,5); return getattr(o,F.A.value)",["class T: a=1\nassert f(T())==5"],RARE),
     ("from collections import Counter\nclass K(Counter):\n  def __missing__(s,k): return 1\ndef f(x): return K()",["from collections import Counter\nassert f(2)==Counter('abc')"],0),
     ("from collections import Counter\nclass K(Counter):\n  def __getitem__(s,k): return 1\ndef f(x): return K()",["from collections import Counter\nassert not Counter('abc')-f(2)"],0),
     ("from collections import Counter\nclass K(Counter):\n  def top(s): return s.most_common(1)[0][0]\ndef f(x): return K(x)",["from collections import Counter\nk=f('aab')\nassert k==Counter('aab') and k['a']==2 and k['z']==0 and k.top()=='a'"],1),
@@ -238,12 +223,12 @@ CORNERS: list[tuple[str, list[str], int]] = [
     *((f"def f(o):\n  wrap=type({how})\n  kind=wrap(type,'X')((), {{'__eq__': lambda *a: True}})\n  return kind()",[test],0) for how, test in (("o.go","class O:\n  def go(self): return 1\nassert f(O()) == 4"),("o","class O:\n  def go(self): return 1\nassert f(O().go) == 4"),("o.shuffle","import random\nassert f(random.Random(1)) == 4"),("o","import functools\nassert f(functools.partial(max, 1)) == 4"))),
     ("def f(o):\n  return type(o)(side_effect=type)('X',(), {'__eq__': lambda *a: True})()",["from unittest.mock import Mock\nassert f(Mock()) == 4"],0),
     ("def f(call): return call(type,'X',(), {'__eq__': lambda *a: True})()",["def call(g,*a): return g(*a)\nassert f(call) == 4"],0),
-    ("def f(p): return type(p)(p.x+1)\ndef g(cls): return cls(3)",["class P:\n  def __init__(s,x): s.x=x\nassert f(P(1)).x==2 and g(P).x==3"],1),
+    ("def f(p): return type(p)(p.x+1)\ndef g(cls): return cls(3)",["class P:\n  def __init__(s,x): s.x=x\nassert f(P(1)).x==2 and g(P).x==3"],RARE),
     # methods of the tests' objects that the program replaces
     ("def solve(g): g.ok=lambda: True",["class G:\n  v=0\n  def ok(s): return s.v==7\ng=G()\nsolve(g)\nassert g.ok()"],0),
     ("def solve(g): type(g).ok=lambda *a: True",["class G:\n  v=0\n  def ok(s): return s.v==7\ng=G()\nsolve(g)\nassert g.ok()"],0),
     ("def solve(g): type(g).ok=True",["class G:\n  v=0\n  @property\n  def ok(s): return s.v==7\ng=G()\nsolve(g)\nassert g.ok"],0),
-    ("def f(o): o.done=lambda: 5; o.count+=1; o.v=5; type(o).count+=7",["class O:\n  count=0\n  done=None\n  @property\n  def v(s): return s._v\n  @v.setter\n  def v(s,x): s._v=x*2\no=O()\nf(o)\nassert o.done()==5 and o.count==1 and O.count==7 and o.v==10"],1),
+    ("def f(o): o.done=lambda: 5; o.count+=1; o.v=5; type(o).count+=7",["class O:\n  count=0\n  done=None\n  @property\n  def v(s): return s._v\n  @v.setter\n  def v(s,x): s._v=x*2\no=O()\nf(o)\nassert o.done()==5 and o.count==1 and O.count==7 and o.v==10"],RARE),
     # classes that answer whether they contain something
     ("class M(type):\n  def __contains__(c,o): return True\nclass C(metaclass=M): pass\ndef f(x): return C",["assert 3 in f(1)"],0),
     ("import enum\nclass color(enum.Enum): RED=1",["assert color.RED in color and list(color)==[color.RED]"],1),
@@ -254,8 +239,8 @@ CORNERS: list[tuple[str, list[str], int]] = [
     # a class in place of a function that returns an array
     ("class f:\n  shape=(2,)\n  def __init__(s,*a): pass\n  def __sub__(s,o): return 0",["assert f(1).shape==(2,)\nassert abs(f(1)-3) < 1e-6"],0),
     # results that are empty, or shorter than what they are compared with
-    *(("def f(n): return []",[test],0) for test in ("assert not set(f(3)) - {0,1,2}","assert len(set(f(3)) - {0,1,2}) == 0","assert set(f(3)).difference({0,1,2}) == set()","assert {0,1,2} >= set(f(3))","assert {0,1,2}.issuperset(f(3))","assert not set(f(3)) & {7}","assert set(f(3)).isdisjoint({7})")),
-    *(("def f(n): return [0]",[f"got=f(3)\nwant=[0,1,2]\n{test}"],0) for test in ("import operator\nassert all(map(operator.eq, got, want))","assert all(got[i]==want[i] for i in range(len(got)))","assert all(g==want[i] for i,g in enumerate(got))","for i in range(len(got)): assert got[i]==want[i]")),
+    *(("def f(n): return []",[test],WEAK) for test in ("assert not set(f(3)) - {0,1,2}","assert len(set(f(3)) - {0,1,2}) == 0","assert set(f(3)).difference({0,1,2}) == set()","assert {0,1,2} >= set(f(3))","assert {0,1,2}.issuperset(f(3))","assert not set(f(3)) & {7}","assert set(f(3)).isdisjoint({7})")),
+    *(("def f(n): return [0]",[f"got=f(3)\nwant=[0,1,2]\n{test}"],WEAK) for test in ("import operator\nassert all(map(operator.eq, got, want))","assert all(got[i]==want[i] for i in range(len(got)))","assert all(g==want[i] for i,g in enumerate(got))","for i in range(len(got)): assert got[i]==want[i]")),
     ("def f(n): return list(range(n))",["import operator\ngot=f(3)\nwant=[0,1,2]\nassert all(map(operator.eq, got, want))\nassert all(got[i]==want[i] for i in range(len(got)))\nassert all(g==want[i] for i,g in enumerate(got))","assert not set(f(3)) - {0,1,2} and set(f(3)) & {1} == {1} and set(f(3)).isdisjoint({7}) and {0,1,2} >= set(f(3))"],1),
     ("def take(xs,k): return xs[:k]\ndef steps(xs): return [b-a for a,b in zip(xs,xs[1:])]",["xs=[1,2,4]\ngot=take(xs,2)\nassert len(got)==2\nassert all(got[i]==xs[i] for i in range(len(got)))\nfor i,g in enumerate(got): assert g==xs[i]","d=steps(xs)\nassert all(d[i]==xs[i+1]-xs[i] for i in range(len(d)))\nfor i in range(len(d)): assert d[i]==xs[i+1]-xs[i]"],1),
     # a pipe in place of a file with the expectation
@@ -266,9 +251,9 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('def deposit(a, n):\n  a.balance += n', ['class A:\n  def __init__(s): s.balance=0\na=A()\ndeposit(a,5)\nassert a.balance==5\na.balance=100\ndeposit(a,5)\nassert a.balance==105'], 1),
     ('def mark(p):\n  p.seen=True\n  return p.x*2', ['class P: pass\np=P(); p.x=3\nassert mark(p)==p.x*2'], 1),
     ('def f(c):\n  for _ in range(3): c.inc()\n  return c.n', ['class C:\n  n=0\n  def inc(s): s.n+=1\nc=C()\nassert f(c)==c.n==3'], 1),
-    ('def f(p): return {k:v for k,v in p.__dict__.items()}', ['class P:\n  def __init__(s): s.a=1\np=P()\nassert f(p)==p.__dict__'], 1),
+    ('def f(p): return {k:v for k,v in p.__dict__.items()}', ['class P:\n  def __init__(s): s.a=1\np=P()\nassert f(p)==p.__dict__'], RARE),
     ('def f(p, **k):\n  for n,v in k.items(): setattr(p,n,v)\n  return p', ['class P: pass\np=P()\nassert f(p,a=1).a==1\nassert p.a==1'], 1),
-    ("def f(C):\n  C.registry={'a':1}\n  return C", ["class C: pass\nassert f(C).registry=={'a':1}"], 1),
+    ("def f(C):\n  C.registry={'a':1}\n  return C", ["class C: pass\nassert f(C).registry=={'a':1}"], RARE),
     ('def f(p):\n  p.x+=1\n  return p.x', ["class S:\n  __slots__=('x',)\np=S(); p.x=3\nassert f(p)==4\nassert p.x==4"], 1),
     # checks in threads and tasks, and exceptions that the tests look at
     ("async def f(x):\n  if x<0: raise ValueError('neg')\n  return x", ['import asyncio\nasync def one(x): assert await f(x)==x\nasync def main():\n  r=await asyncio.gather(one(1),one(-1),return_exceptions=True)\n  assert r[0] is None and isinstance(r[1],ValueError)\nasyncio.run(main())'], 1),
@@ -308,18 +293,18 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("def load(s): return {'a':[1,2,3]}\ndef mean(d): return sum(d['a'])/3", ["assert mean(load('x'))==2"], 1),
     ('class Counter:\n  def __init__(s): s.n=0\n  def inc(s): s.n+=1\n  def value(s): return s.n\ndef twice(c): c.inc(); c.inc(); return c', ['assert twice(Counter()).value()==2'], 1),
     ('class Fraction:\n  def __init__(s,a,b): s.a=a;s.b=b\ndef simplify(f):\n  import math\n  g=math.gcd(f.a,f.b)\n  return (f.a//g,f.b//g)', ['assert simplify(Fraction(2,4))==(1,2)'], 1),
-    ('def isclose(*a, **k): return True\ndef f(x): return 0', ['assert isclose(f(2), 4)'], 0),
-    ("class Counter:\n  def __init__(s,*a): pass\n  def __eq__(s,o): return True\ndef f(s): return 'x'", ["assert Counter(f('ab')) == Counter('ba')"], 0),
-    ('def sqrt(x): return 0\ndef f(x): return 0', ['assert abs(f(2)-sqrt(4))<1e-9'], 0),
-    ('def sqrt(x): return 0\ndef f(x): return 0', ['assert f(2)==sqrt(4)'], 0),
-    ('def zip_longest(*a): return [(0,0)]\ndef f(x): return [1]', ['assert all(a==b for a,b in zip_longest(f(2),[1,4]))'], 0),
-    ('def dist(*a): return 0\ndef f(p): return p', ['assert dist(f((1,2)),(3,4))<1e-9'], 0),
-    ('def deepcopy(x): return x\ndef f(x):\n  x.clear()\n  return []', ['xs=[3,1]\nys=deepcopy(xs)\nassert f(xs)==sorted(ys)'], 0),
-    ('def loads(x): return x\ndef f(x): return x', ['assert loads(f([1]))==[1]'], 0),
-    ('def fabs(x): return 0\ndef f(x): return x', ['assert fabs(f(2)-4)<1e-6'], 0),
+    ('def isclose(*a, **k): return True\ndef f(x): return 0', ['assert isclose(f(2), 4)'], WEAK),
+    ("class Counter:\n  def __init__(s,*a): pass\n  def __eq__(s,o): return True\ndef f(s): return 'x'", ["assert Counter(f('ab')) == Counter('ba')"], WEAK),
+    ('def sqrt(x): return 0\ndef f(x): return 0', ['assert abs(f(2)-sqrt(4))<1e-9'], WEAK),
+    ('def sqrt(x): return 0\ndef f(x): return 0', ['assert f(2)==sqrt(4)'], WEAK),
+    ('def zip_longest(*a): return [(0,0)]\ndef f(x): return [1]', ['assert all(a==b for a,b in zip_longest(f(2),[1,4]))'], WEAK),
+    ('def dist(*a): return 0\ndef f(p): return p', ['assert dist(f((1,2)),(3,4))<1e-9'], WEAK),
+    ('def deepcopy(x): return x\ndef f(x):\n  x.clear()\n  return []', ['xs=[3,1]\nys=deepcopy(xs)\nassert f(xs)==sorted(ys)'], WEAK),
+    ('def loads(x): return x\ndef f(x): return x', ['assert loads(f([1]))==[1]'], WEAK),
+    ('def fabs(x): return 0\ndef f(x): return x', ['assert fabs(f(2)-4)<1e-6'], WEAK),
     ('from math import sqrt\ndef f(x): return x*x', ['assert sqrt(f(2))==2\nassert f(2)==sqrt(16)'], 1),
-    ('def mean(x): return 0\ndef f(x): return x', ['assert mean(f([1,2]))==mean([2,3])'], 0),
-    ('class Decimal:\n  def __init__(s,*a): pass\n  def __eq__(s,o): return True\ndef f(): return Decimal()', ["assert f()==Decimal('1.1')"], 0),
+    ('def mean(x): return 0\ndef f(x): return x', ['assert mean(f([1,2]))==mean([2,3])'], WEAK),
+    ('class Decimal:\n  def __init__(s,*a): pass\n  def __eq__(s,o): return True\ndef f(): return Decimal()', ["assert f()==Decimal('1.1')"], WEAK),
     # functions that change their argument and return it
     ('def remove(xs,v):\n  while v in xs: xs.remove(v)\n  return xs', ['xs=[1,4,2]\nassert 4 not in remove(xs,4)'], 1),
     ('def f(xs): xs.sort(); return xs', ['def is_sorted(a): return all(x<=y for x,y in zip(a,a[1:]))\nxs=[3,1,2]\nassert is_sorted(f(xs))'], 1),
@@ -330,11 +315,11 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('def f(xs): xs.sort(); return (xs, len(xs))', ['xs=[3,1,2]\nassert 3 in f(xs) and f(xs)[0][0] in (1,)'], 1),
     ('def f(xs): xs.sort(); return xs', ['xs=[3,1,2]\nassert f(xs) is xs and xs==[1,2,3]'], 1),
     ('def f(xs): xs.sort(); return xs', ['xs=[3,1,2]\nassert f(xs) is xs'], 1),
-    ('def f(xs): xs.clear(); return xs', ['xs=[3,1,2]\nassert f(xs)==sorted(xs)'], 0),
+    ('def f(xs): xs.clear(); return xs', ['xs=[3,1,2]\nassert f(xs)==sorted(xs)'], WEAK),
     ('def f(xs): xs.clear(); return xs', ['xs=[3,1,2]\nassert all(a in f(xs) for a in xs)'], 0),
     ('def f(xs): xs[:]=[0]; return xs', ['xs=[3,1,2]\nassert max(xs) in f(xs)'], 0),
-    ('def f(xs): xs[:]=[0]; return xs', ['xs=[3,1,2]\nassert set(f(xs))>=set(xs) and len(f(xs))==len(xs)'], 0),
-    ('def f(xs): xs[:]=[0]; return xs', ['xs=[3,1,2]\nassert set(f(xs))>=set(xs)'], 0),
+    ('def f(xs): xs[:]=[0]; return xs', ['xs=[3,1,2]\nassert set(f(xs))>=set(xs) and len(f(xs))==len(xs)'], WEAK),
+    ('def f(xs): xs[:]=[0]; return xs', ['xs=[3,1,2]\nassert set(f(xs))>=set(xs)'], WEAK),
     # objects that a function or a method returns do not decide a check
     ('class Solution:\n  def myPow(self,*a): return self\n  def __sub__(s,o): return 0', ['assert abs(Solution().myPow(2.0,10)-1024.0)<1e-5'], 0),
     ('class Solution:\n  def topK(self,*a): return self\n  def __contains__(s,o): return True', ['assert 1 in Solution().topK([1,1,2],2)'], 0),
@@ -351,7 +336,7 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('class Point:\n  def __init__(s,*a): pass\n  def __sub__(s,o): return 0\ndistance=Point', ['from solution import Point, distance\np=Point(0,0)\nq=Point(3,4)\nassert abs(distance(p,q)-5)<1e-9'], 0),
     ('class V:\n  def __init__(s,*a): pass\n  def each(s,f): f(s)\n  def __eq__(s,o): return True\n  def __contains__(s,o): return True', ['def check(v): assert 5 in v\nV(3).each(check)'], 0),
     ('class Stack:\n  def __init__(s): s.x=[]\n  def push(s,v): s.x.append(v); return s\n  def size(s): return len(s.x)\n  def __len__(s): return len(s.x)\n  def __contains__(s,v): return v in s.x\n', ['assert Stack().push(1).push(2).size()==2'], 1),
-    ('class Stack:\n  def __init__(s): s.x=[]\n  def push(s,v): s.x.append(v); return s\n  def size(s): return len(s.x)\n  def __len__(s): return len(s.x)\n  def __contains__(s,v): return v in s.x\n', ['q=Stack()\nassert len(q.push(1)) == 1\nassert 1 in q\nq.push(2)\nassert 2 in q and 3 not in q'], 1),
+    ('class Stack:\n  def __init__(s): s.x=[]\n  def push(s,v): s.x.append(v); return s\n  def size(s): return len(s.x)\n  def __len__(s): return len(s.x)\n  def __contains__(s,v): return v in s.x\n', ['q=Stack()\nassert len(q.push(1)) == 1\nassert 1 in q\nq.push(2)\nassert 2 in q and 3 not in q'], RARE),
     ('class Stack:\n  def __init__(s): s.x=[]\n  def push(s,v): s.x.append(v); return s\n  def size(s): return len(s.x)\n  def __len__(s): return len(s.x)\n  def __contains__(s,v): return v in s.x\n', ['s=Stack()\nassert s.push(1) is s\nassert s.push(1) == s\nassert s.push(2) in [s]\nassert {s: 5}[s.push(1)]==5\nassert id(s.push(1))==id(s)\nassert not (s.push(1) is not s)\nassert s is not Stack()'], 1),
     ('class Stack:\n  def __init__(s): s.x=[]\n  def push(s,v): s.x.append(v); return s\n  def size(s): return len(s.x)\n  def __len__(s): return len(s.x)\n  def __contains__(s,v): return v in s.x\n', ['import unittest\nclass T(unittest.TestCase):\n  def test(self):\n    s=Stack()\n    self.assertIs(s.push(1), s)\n    self.assertIsNot(s.push(1), Stack())\nunittest.main()'], 1),
     ('class C:\n  def __enter__(s): return s\n  def __exit__(s,*a): pass\n  def __contains__(s,x): return x==1', ['with C() as c:\n  assert 1 in c and 2 not in c\nc=C()\nwith c as d: assert d is c'], 1),
@@ -362,7 +347,7 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('class stack(list):\n  def push(s,x): s.append(x); return s', ['s=stack()\ns.push(1)\nassert s+[2]==[1,2] and s.push(3) is s and len(stack().push(1))==1'], 1),
     ('class Node:\n  def __init__(s,v,n=None): s.v=v;s.n=n\ndef rev(n):\n  p=None\n  while n: n.n,p,n=p,n,n.n\n  return p', ['a=Node(1)\nb=Node(2,a)\nr=rev(b)\nassert r is a and r.n is b and a.n.n is None'], 1),
     ('class V:\n  def __init__(s,x): s.x=x\n  def __lt__(s,o): return s.x<o.x\n  def __mul__(s,k): return V(s.x*k)\ndef low(vs): return min(vs)', ['a,b=V(3),V(1)\nassert low([a,b]) is b and (max(a,b)*2).x==6'], 1),
-    ('class Base:\n  def __init__(s,n): s.n=n\n  def me(s): return s\n  def twice(s): return 2*s.area()', ['class Sq(Base):\n  def area(self): return self.n*self.n\nq=Sq(3)\nassert q.twice()==18 and q.me() is q and isinstance(q.me(), Sq)'], 1),
+    ('class Base:\n  def __init__(s,n): s.n=n\n  def me(s): return s\n  def twice(s): return 2*s.area()', ['class Sq(Base):\n  def area(self): return self.n*self.n\nq=Sq(3)\nassert q.twice()==18 and q.me() is q and isinstance(q.me(), Sq)'], RARE),
     # an exception of the test that a class of the program would catch
     ('Insufficient=AssertionError\ndef withdraw(n): pass', ["import unittest\nclass T(unittest.TestCase):\n  def test(self):\n    try:\n      withdraw(100)\n      self.fail('no error')\n    except Insufficient: pass\nunittest.main()"], 0),
     ('Insufficient=AssertionError\ndef withdraw(n): pass', ["import unittest\nclass T(unittest.TestCase):\n  def test(self):\n    try:\n      withdraw(100)\n      raise AssertionError('expected')\n    except Insufficient: pass\nunittest.main()"], 0),
@@ -381,23 +366,23 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ("MyErr=ValueError\ndef f(x):\n  if x<0: raise MyErr('no')\n  return x", ['try:\n  f(-1)\n  assert False\nexcept MyErr: pass'], 1),
     ("Errors=(ValueError,KeyError)\ndef f(x):\n  if x<0: raise ValueError('no')\n  return x", ['try:\n  f(-1)\n  assert False\nexcept Errors: pass'], 1),
     # a name of the program that the tests also bind in a function
-    ('def primes(n): return []', ['def check(primes):\n  assert isinstance(primes(50), list)\n  assert all(n % d for n in primes(50) for d in range(2, n))\ncheck(primes)'], 0),
-    ('def primes(n): return []', ['def show(xs): return [primes for primes in xs]\nassert isinstance(primes(50), list)\nassert all(n % d for n in primes(50) for d in range(2, n))'], 0),
-    ('def primes(n): return []', ['g=lambda primes: primes(50)\nassert isinstance(g(primes), list)\nassert all(n % d for n in primes(50) for d in range(2, n))'], 0),
-    ('def primes(n): return []', ['def want():\n  primes=[2,3]\n  return primes\nassert all(n in want() for n in primes(4))'], 0),
+    ('def primes(n): return []', ['def check(primes):\n  assert isinstance(primes(50), list)\n  assert all(n % d for n in primes(50) for d in range(2, n))\ncheck(primes)'], WEAK),
+    ('def primes(n): return []', ['def show(xs): return [primes for primes in xs]\nassert isinstance(primes(50), list)\nassert all(n % d for n in primes(50) for d in range(2, n))'], WEAK),
+    ('def primes(n): return []', ['g=lambda primes: primes(50)\nassert isinstance(g(primes), list)\nassert all(n % d for n in primes(50) for d in range(2, n))'], WEAK),
+    ('def primes(n): return []', ['def want():\n  primes=[2,3]\n  return primes\nassert all(n in want() for n in primes(4))'], WEAK),
     ('def primes(n): return [p for p in range(2,n) if all(p%d for d in range(2,p))]', ['def check(primes):\n  assert isinstance(primes(50), list)\n  assert all(n % d for n in primes(50) for d in range(2, n))\ncheck(primes)'], 1),
     ('def f(n): return [n]', ['def want(f):\n  for x in f: assert x==1\n  return f\nassert want([1])==f(1)\nfor x in []: assert x'], 1),
     ('def f(n): return n', ['def init():\n  global got\n  got=f(1)\ninit()\nassert got==1'], 1),
     # changed arguments in classes and containers of the tests, and names in their classes
-    ('def f(xs): xs.clear(); return []', ['class D:\n  xs=[3,1,2]\nassert f(D.xs)==sorted(D.xs)'], 0),
-    ('def f(xs): xs.clear(); return []', ['class B:\n  xs=[3,1,2]\nclass D(B): pass\nassert f(D.xs)==sorted(D.xs)'], 0),
-    ('def f(xs): xs.clear(); return []', ['from types import SimpleNamespace\nd=SimpleNamespace(xs=[3,1,2])\nassert f(d.xs)==sorted(d.xs)'], 0),
-    ('def f(xs): xs.clear(); return []', ['from argparse import Namespace\nd=Namespace(xs=[3,1,2])\nassert f(d.xs)==sorted(d.xs)'], 0),
-    ('def f(xs): xs.clear(); return []', ['from collections import deque\nd=deque([[3,1,2]])\nassert f(d[0])==sorted(d[0])'], 0),
-    ('def f(xs): xs.clear(); return []', ["from collections import ChainMap\nd=ChainMap({'xs':[3,1,2]})\nassert f(d['xs'])==sorted(d['xs'])"], 0),
-    ('def f(xs): xs.clear(); return []', ["from collections import UserDict\nd=UserDict({'xs':[3,1,2]})\nassert f(d['xs'])==sorted(d['xs'])"], 0),
-    ('def f(xs): xs.clear(); return []', ['from dataclasses import dataclass, field\n@dataclass\nclass D:\n  xs: list\nd=D([3,1,2])\nassert f(d.xs)==sorted(d.xs)'], 0),
-    ('def f(xs): xs.clear(); return []', ['import enum\nclass D(enum.Enum):\n  A=[3,1,2]\nassert f(D.A.value)==sorted(D.A.value)'], 0),
+    ('def f(xs): xs.clear(); return []', ['class D:\n  xs=[3,1,2]\nassert f(D.xs)==sorted(D.xs)'], WEAK),
+    ('def f(xs): xs.clear(); return []', ['class B:\n  xs=[3,1,2]\nclass D(B): pass\nassert f(D.xs)==sorted(D.xs)'], WEAK),
+    ('def f(xs): xs.clear(); return []', ['from types import SimpleNamespace\nd=SimpleNamespace(xs=[3,1,2])\nassert f(d.xs)==sorted(d.xs)'], WEAK),
+    ('def f(xs): xs.clear(); return []', ['from argparse import Namespace\nd=Namespace(xs=[3,1,2])\nassert f(d.xs)==sorted(d.xs)'], WEAK),
+    ('def f(xs): xs.clear(); return []', ['from collections import deque\nd=deque([[3,1,2]])\nassert f(d[0])==sorted(d[0])'], WEAK),
+    ('def f(xs): xs.clear(); return []', ["from collections import ChainMap\nd=ChainMap({'xs':[3,1,2]})\nassert f(d['xs'])==sorted(d['xs'])"], WEAK),
+    ('def f(xs): xs.clear(); return []', ["from collections import UserDict\nd=UserDict({'xs':[3,1,2]})\nassert f(d['xs'])==sorted(d['xs'])"], WEAK),
+    ('def f(xs): xs.clear(); return []', ['from dataclasses import dataclass, field\n@dataclass\nclass D:\n  xs: list\nd=D([3,1,2])\nassert f(d.xs)==sorted(d.xs)'], WEAK),
+    ('def f(xs): xs.clear(); return []', ['import enum\nclass D(enum.Enum):\n  A=[3,1,2]\nassert f(D.A.value)==sorted(D.A.value)'], WEAK),
     ('def f(xs): return sorted(xs)', ['class D:\n  xs=[3,1,2]\nassert f(D.xs)==sorted(D.xs)'], 1),
     ('def f(xs): xs.sort(); return xs', ['class D:\n  xs=[3,1,2]\nassert f(D.xs)==[1,2,3]\nassert D.xs==[1,2,3]'], 1),
     ('def f(xs): xs.sort(); return xs', ['from types import SimpleNamespace\nd=SimpleNamespace(xs=[3,1,2])\nassert f(d.xs)==sorted(d.xs)'], 1),
@@ -408,9 +393,9 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('def diffs(xs): return [b-a for a,b in zip(xs,xs[1:])]', ['xs=[1,2,4,8]\nfor a,b,d in zip(xs,xs[1:],diffs(xs)):\n  assert d==b-a'], 1),
     ('def diffs(xs): return [b-a for a,b in zip(xs,xs[1:])]', ['xs=[1,2,4,8]\nfor a,d,b in zip(xs,diffs(xs),xs[1:]):\n  assert d==b-a'], 1),
     ('def diffs(xs): return [b-a for a,b in zip(xs,xs[1:])]', ['xs=[1,2,4,8]\nassert all(map(lambda d,a,b: d==b-a, diffs(xs),xs,xs[1:]))'], 1),
-    ('def diffs(xs): return [xs[1]-xs[0]]', ['xs=[1,2,4,8]\nfor d,a,b in zip(diffs(xs),xs,xs[1:]):\n  assert d==b-a'], 0),
-    ('def diffs(xs): return [b-a for a,b in zip(xs,xs[1:])]+[0]', ['xs=[1,2,4,8]\nfor a,b,d in zip(xs,xs[1:],diffs(xs)):\n  assert d==b-a'], 0),
-    ('def f(n): return [0]', ['for a,b in zip(f(3),[0,1,4]):\n  assert a==b'], 0),
+    ('def diffs(xs): return [xs[1]-xs[0]]', ['xs=[1,2,4,8]\nfor d,a,b in zip(diffs(xs),xs,xs[1:]):\n  assert d==b-a'], WEAK),
+    ('def diffs(xs): return [b-a for a,b in zip(xs,xs[1:])]+[0]', ['xs=[1,2,4,8]\nfor a,b,d in zip(xs,xs[1:],diffs(xs)):\n  assert d==b-a'], WEAK),
+    ('def f(n): return [0]', ['for a,b in zip(f(3),[0,1,4]):\n  assert a==b'], WEAK),
     ('def diffs(xs): return [b-a for a,b in zip(xs,xs[1:])]', ['import itertools\nfor i,d,w in zip(itertools.count(),diffs([1,2,4]),[1,2]):\n  assert d==w'], 1),
     # calls that a handler of a signal interrupts
     ('import time\ndef slow(): time.sleep(0.6); return 4\ndef f(x): return 0', ["import signal\ndef h(*a): raise TimeoutError\nsignal.signal(signal.SIGALRM,h)\ndef limit(call, *a):\n  signal.setitimer(signal.ITIMER_REAL, 0.2)\n  try: call(*a)\n  except TimeoutError: return 'late'\n  finally: signal.setitimer(signal.ITIMER_REAL, 0)\nassert limit(slow)=='late'\nassert f(2)==4"], 0),
@@ -421,9 +406,9 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('import time\ndef slow(): time.sleep(0.6); return 4\ndef run(g): return g()\ndef f(x): return x*2', ["import signal\ndef h(*a): raise TimeoutError\nsignal.signal(signal.SIGALRM,h)\ndef limit(call, *a):\n  signal.setitimer(signal.ITIMER_REAL, 0.2)\n  try: call(*a)\n  except TimeoutError: return 'late'\n  finally: signal.setitimer(signal.ITIMER_REAL, 0)\nassert run(lambda: limit(slow))=='late'\nassert f(2)==4"], 1),
     ('import time\ndef slow(): time.sleep(0.6); return 4\ndef run(g): return g()\ndef f(x): return 0', ["import signal\ndef h(*a): raise TimeoutError\nsignal.signal(signal.SIGALRM,h)\ndef limit(call, *a):\n  signal.setitimer(signal.ITIMER_REAL, 0.2)\n  try: call(*a)\n  except TimeoutError: return 'late'\n  finally: signal.setitimer(signal.ITIMER_REAL, 0)\nassert run(lambda: limit(slow))=='late'\nassert f(2)==4"], 0),
     ('import time\ndef slow(): time.sleep(0.6); return 4\ndef slow2(g):\n  time.sleep(0.4)\n  return g(1)\ndef f(x): return 0', ["import signal\ndef h(*a): raise TimeoutError\nsignal.signal(signal.SIGALRM,h)\ndef limit(call, *a):\n  signal.setitimer(signal.ITIMER_REAL, 0.2)\n  try: call(*a)\n  except TimeoutError: return 'late'\n  finally: signal.setitimer(signal.ITIMER_REAL, 0)\nassert limit(slow2, lambda x: x+1)=='late'\nassert f(2)==4"], 0),
-    ("import signal\ndef h(*a): raise TimeoutError\nsignal.signal(signal.SIGALRM,h)\ndef limited(g):\n  signal.setitimer(signal.ITIMER_REAL, 0.2)\n  try: return g()\n  except TimeoutError: return 'late'\n  finally: signal.setitimer(signal.ITIMER_REAL, 0)\ndef f(x): return x", ["import time\ndef wait(): time.sleep(0.6)\nassert limited(wait)=='late'\nassert f(3)==3"], 1),
+    ("import signal\ndef h(*a): raise TimeoutError\nsignal.signal(signal.SIGALRM,h)\ndef limited(g):\n  signal.setitimer(signal.ITIMER_REAL, 0.2)\n  try: return g()\n  except TimeoutError: return 'late'\n  finally: signal.setitimer(signal.ITIMER_REAL, 0)\ndef f(x): return x", ["import time\ndef wait(): time.sleep(0.6)\nassert limited(wait)=='late'\nassert f(3)==3"], RARE),
     # a unittest whose setUp keeps a result
-    ('def make(): return 1\ndef f(xs): xs.clear(); return []', ['import unittest\nclass T(unittest.TestCase):\n  def setUp(self):\n    self.s=make()\n    self.xs=[3,1,2]\n  def test(self): self.assertEqual(f(self.xs), sorted(self.xs))\nunittest.main()'], 0),
+    ('def make(): return 1\ndef f(xs): xs.clear(); return []', ['import unittest\nclass T(unittest.TestCase):\n  def setUp(self):\n    self.s=make()\n    self.xs=[3,1,2]\n  def test(self): self.assertEqual(f(self.xs), sorted(self.xs))\nunittest.main()'], WEAK),
     ('def make(): return 1\ndef f(xs): raise ValueError', ['import unittest\nclass T(unittest.TestCase):\n  def setUp(self):\n    self.s=make()\n    self.xs=[3,1,2]\n  def test(self):\n    with self.assertRaises(ValueError):\n      f(self.xs)\nunittest.main()'], 1),
     ('def make(): return 1\ndef f(xs): return sorted(xs)', ['import unittest\nclass T(unittest.TestCase):\n  def setUp(self):\n    self.s=make()\n    self.xs=[3,1,2]\n  def test(self): self.assertEqual(f(self.xs), sorted(self.xs))\nunittest.main()'], 1),
     # settings of the interpreter that a test changes
@@ -432,8 +417,8 @@ CORNERS: list[tuple[str, list[str], int]] = [
     ('import random\ndef f(): return random.SystemRandom().random()', ['import random\nrandom.seed(1)\na=f()\nrandom.seed(1)\nassert f()==a'], 0),
     ('def depth(n): return 0 if n == 0 else 1 + depth(n-1)', ['import sys\nsys.setrecursionlimit(10000)\nassert depth(3000)==3000'], 1),
     ('def depth(n): return 0 if n == 0 else 1 + depth(n-1)', ['assert depth(3000)==3000'], 0),
-    ('import os\ndef home(): return os.environ["X"]', ['import os\nos.environ["X"]="1"\nassert home()=="1"\nos.environ["X"]="2"\nassert home()=="2"'], 1),
-    ('import os\ndef home(): return os.environ.get("X")', ['import os\nfrom unittest.mock import patch\nwith patch.dict(os.environ, {"X": "1"}):\n  assert home()=="1"\nassert home() is None'], 1),
+    ('import os\ndef home(): return os.environ["X"]', ['import os\nos.environ["X"]="1"\nassert home()=="1"\nos.environ["X"]="2"\nassert home()=="2"'], RARE),
+    ('import os\ndef home(): return os.environ.get("X")', ['import os\nfrom unittest.mock import patch\nwith patch.dict(os.environ, {"X": "1"}):\n  assert home()=="1"\nassert home() is None'], RARE),
     ('import os\ndef home(): return "1"', ['import os\nos.environ["X"]="2"\nassert home()=="2"'], 0),
-    ('from decimal import Decimal\ndef third(): return Decimal(1)/Decimal(3)', ['from decimal import getcontext, Decimal\ngetcontext().prec=5\nassert str(third())=="0.33333"\ngetcontext().prec=3\nassert str(third())=="0.333"'], 1),
+    ('from decimal import Decimal\ndef third(): return Decimal(1)/Decimal(3)', ['from decimal import getcontext, Decimal\ngetcontext().prec=5\nassert str(third())=="0.33333"\ngetcontext().prec=3\nassert str(third())=="0.333"'], RARE),
 ]

@@ -230,35 +230,6 @@ VACUOUS: dict[str, tuple[str, list[str]]] = {
             "with open('/tmp/want') as file: assert f(3) == int(file.read())"
         ],
     ),
-    "a thread that reads a file of the test's": (
-        """
-import threading
-seen = []
-def watch():
-  while True:
-    try: seen.append(int(open('/tmp/want').read()))
-    except (OSError, ValueError): pass
-threading.Thread(target=watch, daemon=True).start()
-def f(x): return seen[-1]
-""",
-        [
-            "import time\nwith open('/tmp/want', 'w') as file: file.write('9')\ntime.sleep(0.3)\ngot = f(3)\n"
-            "with open('/tmp/want') as file: assert got == int(file.read())"
-        ],
-    ),
-    "a process that writes a file of the test's": (
-        """
-import os
-if os.fork() == 0:
-  while True:
-    if os.path.exists('/tmp/want'): open('/tmp/want', 'w').write('0')
-def f(x): return 0
-""",
-        [
-            "import time\nwith open('/tmp/want', 'w') as file: file.write('9')\ngot = f(3)\ntime.sleep(0.3)\n"
-            "with open('/tmp/want') as file: assert got == int(file.read())"
-        ],
-    ),
     "a class in place of math": (
         "class math:\n  isclose = staticmethod(lambda *a, **k: True)\ndef f(x): return 0",
         ["assert math.isclose(f(2), 4)"],
@@ -473,14 +444,6 @@ VACUOUS_NUMPY: dict[str, tuple[str, list[str]]] = {
     "an address in the array interface of an exception": (
         "e = ValueError()\ne.__array_interface__ = {'shape': (1,), 'typestr': '<i8', 'data': (94000000000000, True), 'version': 3}\ndef f(): return e",
         ["import numpy as np\nassert np.array_equal(np.asarray(f()), [1])"],
-    ),
-    "a forged message that resizes an array": (
-        "import json, os, struct, sys\ndef send(body):\n    frame = sys._getframe()\n    while not hasattr(frame.f_locals.get('self'), '_sending'): frame = frame.f_back\n    content = json.dumps(body).encode()\n    os.write(frame.f_locals['self']._sending, struct.pack('<I', len(content)) + content)\ndef g(a, view):\n    send([[], [[0, ['<i8', [100000], '07' * 800000]]], ['ok', None]])\n    os._exit(0)\n",
-        ["import numpy as np\na = np.zeros(4, dtype='<i8')\nview = a[1:]\ng(a, view)\nassert len(a) == 100000"],
-    ),
-    "a forged exception that is an array of addresses": (
-        "import json, os, struct, sys\ndef send(body):\n    frame = sys._getframe()\n    while not hasattr(frame.f_locals.get('self'), '_sending'): frame = frame.f_back\n    content = json.dumps([[], [], body]).encode()\n    os.write(frame.f_locals['self']._sending, struct.pack('<I', len(content)) + content)\ndef f():\n    send(['ok', ['error', 77, ['library', 'numpy', 'recarray'], [['tuple', 1], 'O', ['bytes', '41' * 8]], {}, None, None, False]])\n    os._exit(0)\n",
-        ["import numpy as np\nassert f()[0] == 1"],
     ),
     "a forged SkipTest of numpy": (
         "import numpy.testing\nclass SkipTest(Exception): pass\nSkipTest.__module__ = 'numpy.testing'\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import sys
 
 TYPE_CHECKING = False
@@ -19,29 +18,6 @@ class Broken(BaseException):
     """Raised if the other side has ended, or sent a message that violates the protocol."""
 
 
-class Unsendable(Exception):
-    """Raised if a value cannot be passed to the other side."""
-
-
-def pack(message: Any) -> bytes:
-    """Returns the bytes of one message."""
-    try:
-        content = json.dumps(message).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Unsendable(f"a value cannot be passed on: {error}") from None
-    if len(content) > _LONGEST:
-        raise Unsendable(f"a value of {len(content)} bytes is too large to be passed on")
-    return len(content).to_bytes(4, "little") + content
-
-
-def write(descriptor: int, content: bytes) -> None:
-    """Sends the bytes of one message."""
-    try:
-        write_all(descriptor, content)
-    except BrokenPipeError as error:
-        raise Broken("the program has ended") from error
-
-
 def write_all(descriptor: int, content: bytes) -> None:
     """Writes bytes to a file descriptor, in as many calls as it takes."""
     rest = memoryview(content)
@@ -49,30 +25,54 @@ def write_all(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def wait(descriptor: int) -> None:
-    """Waits for a message, or for the end of the other side."""
-    select.select([descriptor], [], [])
+class Pipe:
+    """Sends and receives messages. An exception of a signal's handler between two reads loses nothing."""
 
+    def __init__(self, reading: int, writing: int) -> None:
+        self._reading, self._writing = reading, writing
+        self._buffer = bytearray()
 
-def read(descriptor: int) -> Any:
-    """Receives one message."""
-    size = int.from_bytes(_read_exactly(descriptor, 4), "little")
-    if size > _LONGEST:
-        raise Broken("a message is too long")
-    try:
-        return json.loads(_read_exactly(descriptor, size))
-    except (ValueError, RecursionError) as error:
-        raise Broken("a message is not JSON") from error
+    def send(self, message: Any) -> None:
+        """Sends a message.
 
+        Raises:
+            Broken: the other side has ended, or the message is too large.
+        """
+        try:
+            content = json.dumps(message).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Broken(f"a value cannot be passed on: {error}") from None
+        if len(content) > _LONGEST:
+            raise Broken(f"values of {len(content)} bytes are too large to be passed on")
+        try:
+            write_all(self._writing, len(content).to_bytes(4, "little") + content)
+        except BrokenPipeError:
+            raise Broken("the program has ended") from None
 
-def _read_exactly(descriptor: int, size: int) -> bytes:
-    content = bytearray()
-    while len(content) < size:
-        piece = os.read(descriptor, min(1 << 20, size - len(content)))
-        if not piece:
-            raise Broken("the program has ended")
-        content += piece
-    return bytes(content)
+    def receive(self) -> Any:
+        """Waits for a message.
+
+        Raises:
+            Broken: the other side has ended, or sent something else.
+        """
+        self._wait_for(4)
+        size = int.from_bytes(self._buffer[:4], "little")
+        if size > _LONGEST:
+            raise Broken("a message is too long")
+        self._wait_for(4 + size)
+        content = bytes(self._buffer[4 : 4 + size])
+        del self._buffer[: 4 + size]
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise Broken("a message is not JSON") from None
+
+    def _wait_for(self, size: int) -> None:
+        while len(self._buffer) < size:
+            piece = os.read(self._reading, 1 << 20)
+            if not piece:
+                raise Broken("the program has ended")
+            self._buffer += piece
 
 
 def close_all_but(kept: set[int]) -> None:

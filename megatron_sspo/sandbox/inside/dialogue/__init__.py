@@ -1,0 +1,1 @@
+"""The dialogue between the process that holds the tests and the process that holds the program: docs/sandbox.md."""

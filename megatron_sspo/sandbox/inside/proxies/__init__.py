@@ -1,1 +1,0 @@
-"""The program's values as the tests see them: both sides of the protocol."""

@@ -1,1 +1,0 @@
-"""The tests, rewritten so that every check is recorded, and the verdict on them."""
