@@ -6,7 +6,6 @@ or srun then ends the other ranks.
 
 import faulthandler
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -59,7 +58,7 @@ def _set(seconds: float | None) -> None:
     global _limit, _marked
     _limit, _marked = seconds, time.monotonic()
     if seconds is not None:
-        faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=2)  # the descriptor, whatever sys.stderr is
     else:
         faulthandler.cancel_dump_traceback_later()
 

@@ -30,10 +30,10 @@ def test_a_rank_that_waits_alone_ends(scenario: str) -> None:
             kept.append(dist.TCPStore("127.0.0.1", port, 2, is_master=False))
         else:
             started.append(start(scenario, 1, port))
-        out, err = started[0].communicate(timeout=90)
+        texts = [process.communicate(timeout=90) for process in started]
     finally:
         for process in started:
             process.kill()
             process.wait()
-    assert started[0].returncode == 1, (started[0].returncode, out, err)
-    assert "Timeout (0:00:06)!" in err
+    assert all(process.returncode in (1, 2) for process in started), texts
+    assert any("Timeout (0:00:06)!" in err for _, err in texts), texts
