@@ -11,6 +11,8 @@ ENGINE ?= embedded
 COMMIT ?=
 
 BIN := .venv/bin
+# The folders of packages/ that the trainer imports.
+LIBRARIES := answers
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
@@ -27,11 +29,12 @@ SERVER_WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 install: .venv/installed
 
-.venv/installed: setup.py
+.venv/installed: setup.py $(LIBRARIES:%=packages/%/pyproject.toml)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(LIBRARIES:%=--editable packages/%)
 	touch $@
 
 # Installs SGLang for a CPU in its own environment, because its pins differ from the trainer's. On a machine with GPUs, install
