@@ -14,6 +14,8 @@ BIN := .venv/bin
 # --no-compile: most modules that pip installs are never imported, and Python compiles those that are. Packages that sandboxes
 # share (numpy, sympy) are compiled, because a sandbox cannot write their bytecode.
 PIP := pip install --quiet --no-compile --disable-pip-version-check
+# The folders of packages/ that the trainer imports.
+LIBRARIES := answers
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
@@ -42,10 +44,11 @@ endef
 
 install: .venv/installed
 
-.venv/installed: setup.py
+.venv/installed: setup.py $(LIBRARIES:%=packages/%/pyproject.toml)
 	$(call venv,.venv)
 	$(BIN)/$(PIP) $(TORCH)
 	$(BIN)/$(PIP) --compile --editable '.[dev]'
+	$(BIN)/$(PIP) --compile --no-deps $(LIBRARIES:%=--editable packages/%)
 	touch $@
 
 # Installs SGLang for a CPU in its own environment, because its pins differ from the trainer's. On a machine with GPUs, install

@@ -5,8 +5,15 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 [VERSION] = re.findall(r'__version__ = "(.+)"', (HERE / "megatron_sspo" / "__init__.py").read_text(encoding="utf-8"))
+
+
+def library(name: str) -> str:
+    """Returns the requirement of a library of packages/: its folder in a checkout, its release elsewhere."""
+    folder = HERE / "packages" / name
+    return f"sspo-{name} @ {folder.as_uri()}" if folder.exists() else f"sspo-{name}==0.1.0"
+
 
 # The client of SGLang servers, and `megatron-sspo serve` in SGLang's own environment, which pins its Transformers.
 SGLANG_CLIENT = [
@@ -25,9 +32,7 @@ TRAIN = [
     "tokenizers",
     "isal",  # CRC-32 at the speed of memory; with zlib's, a checksum costs as much as the copy it is of
     "pyarrow",
-    "math-verify==0.9.0",  # what the reward tests were written against
-    "antlr4-python3-runtime==4.13.2",  # math-verify takes whatever is there, and its grammar wants this one
-    "mpmath",  # values of formulas in answers
+    *map(library, ["answers"]),
     "reasoning-gym>=0.1.25",
     "matplotlib",
     "scipy>=1.15",  # statistics of sweeps; imported by table and plot alone

@@ -3,7 +3,7 @@
     python benchmarks/answers.py                  # 5 rounds
     python benchmarks/answers.py --rounds 1 --pairs my_pairs.jsonl
 
-The pairs are those of tests/reward/answer_kinds.jsonl and tests/reward/answer_pairs.jsonl, each with a verdict by hand.
+The pairs are those of packages/answers/tests/answer_*.jsonl, each with a verdict by hand.
 "agrees" is the share of verdicts that are those by hand; "false accepts" is the share of wrong answers that are
 accepted. math-verify, of the version that this project installs, reads the gold answer in `$...$` and the answer in
 `\\boxed{}`, with its own defaults; it has no option for decimal commas.
@@ -27,10 +27,10 @@ from typing import Any
 from math_reward import latex, numbers
 from side_by_side import run_all
 
-from megatron_sspo.reward.answers.answer import read_decimal_commas
-from megatron_sspo.reward.answers.compare import compare
-from megatron_sspo.reward.answers.verify import is_equivalent, prepare
 from megatron_sspo.reward.format import extract_answer
+from sspo_answers.answer import read_decimal_commas
+from sspo_answers.compare import compare
+from sspo_answers.verify import is_equivalent, prepare
 
 _FILES = ("answer_kinds.jsonl", "answer_pairs.jsonl")
 _VARIANTS = ("ours", "math-verify")
@@ -100,7 +100,7 @@ def shares(judge: Callable[[Pair], bool], kind: str, rows: list[dict[str, Any]],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    tests = Path(__file__).parents[1] / "tests" / "reward"
+    tests = Path(__file__).parents[1] / "packages" / "answers" / "tests"
     parser.add_argument("--pairs", nargs="+", default=[str(tests / name) for name in _FILES], help="files of pairs")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--variant", choices=_VARIANTS, help=argparse.SUPPRESS)

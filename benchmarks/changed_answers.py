@@ -3,7 +3,7 @@
     python benchmarks/changed_answers.py            # the share of accepted ones, and each of them, to be read
     python benchmarks/changed_answers.py --each 5   # five changes of every answer instead of one
 
-The answers are the right ones of tests/reward/answer_kinds.jsonl and tests/reward/answer_pairs.jsonl that the reward
+The answers are the right ones of packages/answers/tests/answer_*.jsonl that the reward
 accepts and that have something to change: a digit becomes another digit, a sign another sign, a bracket its like of
 another kind, a function another function. A change may leave an answer right (0/2 for 0/3), so the list has to be read.
 """
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=1, help="changes of an answer (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    tests = Path(__file__).parents[1] / "tests" / "reward"
+    tests = Path(__file__).parents[1] / "packages" / "answers" / "tests"
     rows = read_pairs([str(tests / name) for name in ("answer_kinds.jsonl", "answer_pairs.jsonl")])
     judge, drawn = judges("ours"), random.Random(options.seed)
     accepted, count = [], 0

@@ -292,7 +292,7 @@ def answers() -> dict[str, Any]:
     """How many verdicts on labelled pairs of answers are right, and how many wrong answers are accepted."""
     from megatron_sspo.reward.math import reward
     from megatron_sspo.types import Prompt
-    from tests.reward.test_answer_pairs import respond
+    from tests.reward.test_math_reward import respond
 
     found = {}
     for name in ("answer_pairs", "answer_kinds"):

@@ -15,6 +15,7 @@ import megatron_sspo
 PACKAGE = Path(megatron_sspo.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOT = PACKAGE.name
+LIBRARIES = PACKAGE.parent / "packages"
 
 
 @cache
@@ -160,6 +161,19 @@ def test_an_objective_needs_torch_and_nothing_else() -> None:
         for path in under("objective")
         for name in imports(path)
         if name.split(".")[0] not in allowed and not within(name, "megatron_sspo.objective")
+    ]
+    assert strays == []
+
+
+@pytest.mark.parametrize("library", sorted(path.name for path in LIBRARIES.iterdir()))
+def test_a_library_needs_no_trainer(library: str) -> None:
+    files = sorted(LIBRARIES.glob(f"{library}/sspo_{library}/**/*.py"))
+    assert files
+    strays = [
+        f"{path}: {name}"
+        for path in files
+        for name in imports(path)
+        if name.split(".")[0] in (ROOT, "torch", "megatron", "transformers")
     ]
     assert strays == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 _FIRST_WORDS = {"as", "at", "by", "from", "how", "in", "of", "on", "that", "these", "this", "those", "to", "what"}
 _FIRST_WORDS |= {"when", "where", "whether", "which", "who", "whose", "with", "it", "its", "they"}
-_FOLDERS = ("megatron_sspo", "tools", "tests", "benchmarks", "examples", "sglang_cpu", "slurm", "docs")
+_FOLDERS = ("megatron_sspo", "tools", "tests", "benchmarks", "examples", "sglang_cpu", "slurm", "docs", "packages")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 

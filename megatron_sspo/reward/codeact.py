@@ -6,12 +6,12 @@ from typing import Any
 
 from megatron_sspo.config.kinds import Amount
 from megatron_sspo.reward import code
-from megatron_sspo.reward.answers.answer import clean, split_equation, split_list
-from megatron_sspo.reward.answers.choices import OPPOSITES
-from megatron_sspo.reward.answers.compare import try_compare
-from megatron_sspo.reward.answers.quantities.number import read_number
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.types import Prompt
+from sspo_answers.answer import clean, split_equation, split_list
+from sspo_answers.choices import OPPOSITES
+from sspo_answers.compare import try_compare
+from sspo_answers.quantities.number import read_number
 
 _TAG = "solution"
 # What only a printout has, and no number or list of numbers: several lines, 007, 1.100.200

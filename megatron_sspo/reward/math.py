@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 
 from megatron_sspo.config.kinds import Count, Positive
 from megatron_sspo.errors import UserError
-from megatron_sspo.reward.answers.answer import read_decimal_commas
-from megatron_sspo.reward.answers.compare import try_compare
-from megatron_sspo.reward.answers.quantities.number import read_number
-from megatron_sspo.reward.answers.verify import is_equivalent, prepare
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.types import Prompt
+from sspo_answers.answer import read_decimal_commas
+from sspo_answers.compare import try_compare
+from sspo_answers.quantities.number import read_number
+from sspo_answers.verify import is_equivalent, prepare
 
 _PLAIN_NUMBER = re.compile(r"[-+0-9.,/]+")
 _MAX_CACHED = 50_000  # the most verdicts of the processes that are cached

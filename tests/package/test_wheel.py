@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 import megatron_sspo
 
 ROOT = Path(__file__).parents[2]
+LIBRARIES = sorted((ROOT / "packages").iterdir())
 pytestmark = pytest.mark.slow
 
 
@@ -40,7 +42,10 @@ def sources() -> list[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the wheel that `python -m build` makes from the sdist; twine has checked both."""
+    """Returns the wheel that `python -m build` makes from the sdist; twine has checked both.
+
+    Beside it are the wheels of the libraries, and in src the files that they are made from.
+    """
     folder = tmp_path_factory.mktemp("build")
     for name in sources():
         (folder / "src" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,12 +53,24 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copyfile(ROOT / name, folder / "src" / name, follow_symlinks=False)
     run(folder, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "src"))
     [sdist], [built] = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    for library in LIBRARIES:
+        run(
+            folder,
+            "-m",
+            "build",
+            "--no-isolation",
+            "--wheel",
+            "--outdir",
+            str(folder),
+            str(folder / "src" / "packages" / library.name),
+        )
     run(folder, "-m", "twine", "check", "--strict", str(sdist), str(built))
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
     names = {member.name.partition("/")[2] for member in members}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= names
     assert not [member for member in members if member.issym() or member.islnk()]
+    assert not [name for name in names if name.startswith("packages")]
     return built
 
 
@@ -62,21 +79,42 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     run(
         folder, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile",
-        "--disable-pip-version-check", "--target", str(folder), str(wheel),
+        "--disable-pip-version-check", "--target", str(folder), *map(str, wheel.parent.glob("*.whl")),
     )  # fmt: skip
     return folder
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        return Parser().parsestr(archive.read(name).decode("utf-8"))
+
+
+def test_a_checkout_takes_its_own_libraries(wheel: Path, tmp_path: Path) -> None:
+    """An index has no newer ones, or none."""
+    source = wheel.parent / "src"
+    run(
+        tmp_path, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation",
+        "--disable-pip-version-check", str(source),
+    )  # fmt: skip
+    [built] = tmp_path.glob("*.whl")
+    trained = [line for line in metadata(built).get_all("Requires-Dist", []) if line.endswith('extra == "train"')]
+    for library in LIBRARIES:
+        place = (source / "packages" / library.name).resolve().as_uri()
+        assert f'sspo-{library.name} @ {place} ; extra == "train"' in trained
 
 
 def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-        [metadata] = [name for name in archive.namelist() if name.endswith("/METADATA")]
-        about = Parser().parsestr(archive.read(metadata).decode("utf-8"))
+    about = metadata(wheel)
     here = {name for name in sources() if name.startswith("megatron_sspo/") and (ROOT / name).is_file()}
     model = "megatron_sspo/project/template/model"
     assert found == here | {f"{model}/{path.name}" for path in (ROOT / model).iterdir()}
     assert about["Version"] == megatron_sspo.__version__
     assert [line for line in about.get_all("Requires-Dist", []) if "extra ==" not in line] == ["torch>=2.6"]
+    trained = {line for line in about.get_all("Requires-Dist", []) if line.endswith('extra == "train"')}
+    assert {f'sspo-{path.name}==0.1.0; extra == "train"' for path in LIBRARIES} <= trained
     extras = {"train", "sglang-client", "trl", "verl", "tracking", "docs", "dev", "hub"}
     assert extras <= set(about.get_all("Provides-Extra", []))
 
@@ -150,7 +188,18 @@ def test_pip_installs_it_on_a_fresh_machine(wheel: Path, tmp_path: Path) -> None
         return done.stdout
 
     def install(what: str) -> None:
-        fresh("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(pinned), what)
+        fresh(
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "-c",
+            str(pinned),
+            "--find-links",
+            str(wheel.parent),
+            what,
+        )
 
     install(str(wheel))
     program = (

@@ -12,13 +12,13 @@ import torch
 
 from megatron_sspo.config.resolve import resolve, short_names
 from megatron_sspo.errors import UserError
-from megatron_sspo.reward.answers import verify
-from megatron_sspo.reward.answers.compare import compare
-from megatron_sspo.reward.answers.formulas.evaluate import is_same_formula
 from megatron_sspo.reward.math import reward
 from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.reward.protocol import Reward, checked_score, open_reward
 from megatron_sspo.types import Prompt
+from sspo_answers import verify
+from sspo_answers.compare import compare
+from sspo_answers.formulas.evaluate import is_same_formula
 from tests.reward import pool_jobs
 
 
@@ -130,6 +130,31 @@ def test_answer(judge, gold: str, answer: str, expected: float) -> None:
 def test_the_format_is_that_of_the_turn_which_the_prompt_may_have_begun(judge, prefill, response, form) -> None:
     asked = replace(prompt("7"), prefill=prefill)
     assert judge.score([asked], [response]) == [{"answer": 1.0, "format": form}]
+
+
+@pytest.mark.parametrize(
+    ("gold", "response", "expected"),
+    [
+        ("5", "<think>4?</think> <answer>4</answer> no, <answer>5</answer>", 1.0),
+        ("5", "<answer>5</answer> no, <answer>4</answer>", 0.0),
+        ("5", "<think>It is 5.</think> 5", 0.0),
+        ("5", "<think>\\boxed{5}</think> <answer></answer>", 0.0),
+        ("5", "<think>hm</think> <answer>5", 0.0),
+        ("5", "<think><answer>5</answer></think> <answer>6</answer>", 0.0),
+        ("5", "<answer>\n$5$\n</answer>", 1.0),
+    ],
+)
+def test_the_last_pair_of_tags_has_the_answer(judge, gold: str, response: str, expected: float) -> None:
+    assert judge.score([prompt(gold)], [response])[0]["answer"] == expected
+
+
+def test_decimal_commas_are_an_option() -> None:
+    prompts = [Prompt(id=str(number), tokens=(1,), answer=gold) for number, gold in enumerate(("3,14", "1.234,5"))]
+    responses = [f"<think>hm</think> <answer>{answer}</answer>" for answer in ("3.14", "1234,5")]
+    for option, expected in ((True, [1.0, 1.0]), (False, [0.0, 0.0])):
+        built = reward(num_workers=1, decimal_comma=option)
+        assert [score["answer"] for score in built.score(prompts, responses)] == expected
+        built.close()
 
 
 def test_a_batch_keeps_its_order_with_repeats_and_missing_answers(judge) -> None:
@@ -249,7 +274,7 @@ def test_compare_never_raises(seed: int) -> None:
 
 def test_a_comparison_that_raises_is_a_wrong_answer(monkeypatch) -> None:
     """A fault of the comparison at one response of a model would end the run."""
-    monkeypatch.setattr("megatron_sspo.reward.answers.compare.clean", lambda _: [][0])
+    monkeypatch.setattr("sspo_answers.compare.clean", lambda _: [][0])
     built = reward()
     assert built.score([prompt("1")], [respond("2")])[0]["answer"] == 0.0
     built.close()
