@@ -292,7 +292,10 @@ def answers() -> dict[str, Any]:
     """How many verdicts on labelled pairs of answers are right, and how many wrong answers are accepted."""
     from megatron_sspo.reward.math import reward
     from megatron_sspo.types import Prompt
-    from tests.reward.test_math_reward import respond
+
+    def respond(text: str) -> str:
+        is_whole = "<answer>" in text or "</think>" in text
+        return text if is_whole else f"<think>hm</think> <answer>{text}</answer>"
 
     found = {}
     for name in ("answer_pairs", "answer_kinds"):
