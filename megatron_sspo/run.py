@@ -26,6 +26,7 @@ from megatron_sspo.config.kinds import (
     NotNegative,
     Options,
     Plugin,
+    PluginOptions,
     Positive,
     SetName,
     Text,
@@ -178,7 +179,7 @@ class Tracking:
     wandb_project: Line = ""  # a project of Weights & Biases; "": none
     # others by name, a file of megatron_sspo/trackers or package.module:attribute, each with its options:
     # {"mlflow": {"experiment": "x"}}, {"swanlab": {"project": "x"}}, {"trackio": {"project": "x"}}
-    others: Mapping[str, Options] = field(default_factory=dict)
+    others: PluginOptions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

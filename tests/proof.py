@@ -242,7 +242,7 @@ class Anything:
 
 @part
 def programs() -> dict[str, Any]:
-    """How many programs of each collection pass, of how many."""
+    """Counts the programs of each collection that pass."""
     from tests.sandbox import corners, judged_programs, right_programs, tasks, vacuous_programs
     from tests.sandbox.conftest import LIMITS
 
@@ -289,7 +289,7 @@ def open_sandbox(limits: Any) -> Any:
 
 @part
 def answers() -> dict[str, Any]:
-    """How many verdicts on labelled pairs of answers are right, and how many wrong answers are accepted."""
+    """Counts right verdicts on labelled pairs of answers, and wrong answers that are accepted."""
     from megatron_sspo.reward.math import reward
     from megatron_sspo.types import Prompt
 

@@ -170,5 +170,7 @@ def _check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 # options of a plug-in: `check_options` compares them with the parameters of its function
 Options = Annotated[Mapping[str, Any], AfterValidator(_check_options), Field(description="a dict, {option: value}")]
+# plug-ins by name, each with its options
+PluginOptions = Annotated[Mapping[str, Options], Field(description="a dict, {name: {option: value}}")]
 # fields of one of Megatron's dataclasses: `policy/options.py` compares them with its annotations
 Fields = Annotated[Mapping[str, Any], Field(description="a dict, {field: value}")]

@@ -76,7 +76,7 @@ class Training:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the newest checkpoint has this progress."""
+        """True if the newest checkpoint has this progress."""
         return self.checkpoints.newest == self.state.update
 
     def export(self) -> Path:
