@@ -126,8 +126,10 @@ def describe_type(node: ast.expr, classes: set[str], kinds: dict[str, str], name
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, *_])):
             return f"a tuple, of each: {describe_type(item, *again)}"
         case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inner, *_])):
+            if not (text := _description(node, names)):
+                return describe_type(inner, *again)
             held = ", ".join(f"[{name}](#{name.lower()})" for name in sorted(classes & _names_of(inner)))
-            return f"{_description(node, names)}{f' ({held})' if held else ''}"
+            return f"{text}{f' ({held})' if held else ''}"
     raise ValueError(f"the annotation {ast.unparse(node)} has no description")
 
 

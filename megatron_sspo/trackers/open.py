@@ -5,17 +5,18 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from megatron_sspo.config.resolve import call_with_options, check_options, resolve
 from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.files.reading import read_text
 from megatron_sspo.files.writing import write_atomically
 
-if TYPE_CHECKING:
-    from megatron_sspo.run import Tracking
-
 _log = logging.getLogger(__name__)
+
+
+Tracking = Any
+"""The trackers that a run asks for: `run.Tracking`, whose folder is above this one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Trackers:
         UserError: a tracker does not start, for example because it has no key or its server does not answer.
     """
 
-    def __init__(self, tracking: "Tracking", about: About) -> None:
+    def __init__(self, tracking: Tracking, about: About) -> None:
         self._open: dict[str, Tracker] = {}
         for name, options in asked(tracking):
             try:
@@ -89,7 +90,7 @@ class Trackers:
             _log.warning("%s gets no metrics %s, because it failed: %s", name, when, first_line(error))
 
 
-def asked(tracking: "Tracking") -> Iterator[tuple[str, Mapping[str, Any]]]:
+def asked(tracking: Tracking) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields the name and the options of each tracker that a run asks for."""
     if tracking.tensorboard:
         yield "tensorboard", {}
@@ -98,7 +99,7 @@ def asked(tracking: "Tracking") -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from tracking.others.items()
 
 
-def check(tracking: "Tracking") -> None:
+def check(tracking: Tracking) -> None:
     """Raises UserError if the run asks for a tracker that is not there, or with options that it does not have."""
     for name, options in asked(tracking):
         check_options(_find(name), options, f"the tracker {name!r}", num_given=1)

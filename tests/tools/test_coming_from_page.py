@@ -38,7 +38,7 @@ def test_fields(name: str) -> None:
 
 def test_fields_of_the_run_itself() -> None:
     known = {f.name for f in dataclasses.fields(Run)}
-    others = {"tp_size", "mem_fraction_static", "question", "answer", "R3", "gmpo"}
+    others = {"k1", "tp_size", "mem_fraction_static", "question", "answer", "R3", "gmpo"}
     assert {name for name in NAMES if "." not in name} <= known | others
 
 
