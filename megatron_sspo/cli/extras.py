@@ -15,6 +15,7 @@ MODULES = {
         "tokenizers",
         "isal",
         "pyarrow",
+        "sspo_answers",
         "math_verify",
         "mpmath",
         "antlr4",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import read_bytes
 from megatron_sspo.files.writing import open_to_append, write_atomically
-from megatron_sspo.trackers.open import About, Trackers
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
@@ -29,6 +28,8 @@ class MetricsWriter:
     def __init__(
         self, folder: Path, tracking: "Tracking", name: str, config: Mapping[str, Any], *, first_step: int
     ) -> None:
+        from megatron_sspo.trackers.open import About, Trackers  # which needs pydantic; readers of rows do not
+
         self.folder = folder
         self._trackers = Trackers(tracking, About(folder, name, config, first_step))
         self._is_held = False

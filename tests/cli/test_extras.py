@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ ROOT = Path(__file__).parents[2]
 # where the name of a distribution is not that of its module
 MODULE = {"megatron-core": "megatron.core", "antlr4-python3-runtime": "antlr4", "reasoning-gym": "reasoning_gym"}
 MODULE |= {"math-verify": "math_verify"}
+
+
+def library(name: str) -> set[str]:
+    """Returns the module of a library of packages/, and those that it needs."""
+    project = tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    words = [re.split(r"[<>=]", word)[0] for word in project["dependencies"]]
+    return {f"sspo_{name}", *(MODULE.get(word, word) for word in words)}
 
 
 def requirements() -> dict[str, set[str]]:
@@ -30,8 +38,10 @@ def requirements() -> dict[str, set[str]]:
         words = [str(element.value) for element in elements if isinstance(element, ast.Constant)]
         names = {re.split(r"[<>=]", word)[0] for word in words}
         found[name] = {MODULE.get(word, word) for word in names}
-        starred = [element.value.id for element in elements if isinstance(element, ast.Starred)]
-        found[name] |= {module for of in starred for module in found[of]}
+        starred = [element.value for element in elements if isinstance(element, ast.Starred)]
+        found[name] |= {module for of in starred if isinstance(of, ast.Name) for module in found[of.id]}
+        calls = [of for of in starred if isinstance(of, ast.Call)]  # map(library, [...])
+        found[name] |= {module for call in calls for of in ast.literal_eval(call.args[1]) for module in library(of)}
     return found
 
 
