@@ -39,7 +39,7 @@ _TAKEN_BACK = re.compile(
     r"^[^,;:.]*\bnot\b|[,;:.]\s*not\b|\bnot (?:the answer|sure|certain|right|true|correct)\b|\b(?:or|unless)\b",
     re.IGNORECASE,
 )
-_TERM = r"\(?-?\$?[0-9.]+(?:/?\s*[A-Za-z]{2,}){0,4}\)?"
+_TERM = r"\(?-?\$?\.?[0-9][0-9.,]*(?:/?\s*[A-Za-z]{2,}){0,4}\)?"
 _SUM_AT_END = re.compile(
     rf"(?!.*(?:{HEDGES.pattern}))[A-Za-z][A-Za-z0-9 ,.'$-]*?\s({_TERM}(?:\s*(?:[-+*/x]|\\times|\\cdot)\s*{_TERM})+)"
 )
@@ -234,6 +234,12 @@ def _compare_items(gold: str, answer: str, formulas: Formulas | None) -> Verdict
 
 
 def _by_formulas(gold: str, answer: str, formulas: Formulas | None) -> Verdict:
+    """Compares equations, which have to have the same letters; chains of equations side by side."""
+    golds, answers = split_equation(gold), split_equation(answer)
+    if len(golds) != len(answers) or letters_of(gold) != letters_of(answer):
+        return False
+    if len(golds) > 2:
+        return all_of(compare_values(*pair, formulas) for pair in zip(golds, answers, strict=True))
     return formulas.is_same(gold, answer) if formulas else None
 
 

@@ -1,7 +1,7 @@
 """Compares formulas by their values, exactly for rational numbers, to 40 of 60 digits for others.
 
-Two formulas with variables are the same if their values are, at four points, and at four that are far from zero where
-they can be computed. Every step is bounded: a number that would be too large is an error, and not computed.
+Two formulas with variables are the same if their values are, at four points and at four far from zero. A number that
+would be too large is an error, and not computed.
 """
 
 import functools
@@ -79,7 +79,7 @@ def is_same_formula(gold: str, answer: str) -> bool | None:
     real = [same for same, is_real in verdicts if is_real] or [same for same, _ in verdicts]
     if False in real:
         return False
-    return True if len(real) >= min(2, _POINTS if names else 1) else None
+    return True if len(real) >= (2 if names else 1) else None
 
 
 def _agree_far_from_zero(gold: Tree, answer: Tree, names: list[str]) -> bool:

@@ -20,21 +20,22 @@ _LEAD = re.compile(r"(?P<sign>[+-]?)\s*(?:(?P<currency>(?:US)?\$|[€£¥])\s*)?
 _PERCENT = re.compile(r"\s*(?:\\?%|percent(?![A-Za-z])|per cent(?![A-Za-z]))")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
 _POWER = r"(?:\s*\^\s*\{?[0-9]\}?)?"
-_UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*/\s*|\s+|-|$)){{1,6}}")
+_UNIT = re.compile(rf"\s*(?:[a-zA-Z]+\.?{_POWER}(?:\s*/\s*|\s+|-|$)){{1,12}}")
 _UNIT_OF_EXPRESSION = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s+[a-zA-Z]{{2,}}(?:[ /]+[a-zA-Z]+)*{_POWER}$")
 
 # Words that make a number another number, or no answer, directly after it or anywhere after it.
 _CHANGES_IT = re.compile(
-    "to|than|plus|minus|times|over|divided|by|of|pi|e|i|squared|cubed|factorial|half|quarter|k|tens|mod|modulo|base|is|"
+    "than|plus|minus|times|over|divided|by|of|pi|e|i|squared|cubed|factorial|half|quarter|k|tens|mod|modulo|base|is|"
     "are|choose|point|less|fewer|prime|bn|[a-z]+illions?|[a-z]*(?:[^e]nt|r|f|x|ven|gh|ne|n|red|sand|illion)ths?|thirds?",
     re.IGNORECASE,
 )
 _CHANGING = re.compile(
     r"\b(?:and|n?or|but|not|unless|if|when|where|except|un?til|least|most|below|under|above|incorrect|wrong|short|fails|"
-    r"undefined|approximately|about|ppm|(?:per)?mille|binary|hundreds?|thousands?|[a-z]+illions?|dozen|lakh|crore|zero|"
+    r"undefined|contradict[a-z]*|extraneous|impossible|rejected|approximately|about|ppm|(?:per)?mille|binary|hundreds?|thousands?|[a-z]+illions?|dozen|lakh|crore|zero|"
     r"one|two|three|four|five|six|seven|eight|nine|ten|fifty)\b",
     re.IGNORECASE,
 )
+_SHORT = ("a", "an", "at", "by", "in", "of", "on", "to", "up")  # beside words
 _CURRENCIES = {"$": "dollar", "US$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
 # Two different units of this table are two different answers; of any other word it is not known what it measures.
 _UNITS = {
@@ -181,13 +182,13 @@ def _read_tail(tail: str) -> tuple[bool, str] | None:
     if not _UNIT.fullmatch(tail):
         return None
     words = re.findall(r"[A-Za-z]+", tail)
-    if any(word not in _UNITS and word != "a" and len(word) < (2 if place else 3) for place, word in enumerate(words)):
+    if any(word not in _UNITS and word not in _SHORT and len(word) < 3 for word in words[:2]):
         return None
     if (_CHANGES_IT.fullmatch(words[0]) and words != ["times"]) or _CHANGING.search(tail):
         return None
     if not tail[0].isspace() and tail[0] != "-" and words[0] not in _UNITS:
         return None  # "2ac" is a product
-    if len(words[0]) == 1 and (words[0] not in _UNITS or not tail[0].isspace()):
+    if len(words[0]) == 1 and words[0] != "a" and (words[0] not in _UNITS or not tail[0].isspace()):
         return None  # "5m" may be five times m; after a space, or in \\text{}, it is a unit
     return False, _unit_of(tail, words)
 

@@ -99,7 +99,7 @@ def is_same_or_rounded(gold: str, side: str, formulas: Formulas | None) -> Verdi
     numbers = [number and number.as_share() for number in (read_number(gold), read_number(side))]
     values: list[Fraction | None] = []
     for number, text in zip(numbers, (gold, side), strict=True):
-        bare = re.sub(r"\$|(?<=[0-9])(?:/?\s*[A-Za-z]{2,})+", "", text)
+        bare = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})|(?<=[0-9])(?:/?\s*[A-Za-z]{2,})+", "", text)
         bare = re.sub(r"(?<=[0-9)])\s*x\s*(?=[0-9(])", "*", bare)
         value = number.value if number else arithmetic_value(bare)
         values.append(value if value is not None or formulas is None else formulas.value_of(split_unit(text)[0]))
@@ -136,7 +136,7 @@ def _stated_number(sentence: str) -> Number | None:
 
 def letters_of(text: str) -> frozenset[str]:
     """Returns the variables of a formula: its letters and Greek letters, without e."""
-    found = _LETTER.findall(split_unit(text)[0])
+    found = [] if read_number(text) else _LETTER.findall(split_unit(text)[0])
     return frozenset(name or letter for name, letter in found if name not in _NO_LETTERS and letter != "e")
 
 
