@@ -9,9 +9,8 @@ from megatron_sspo.reward import code
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.types import Prompt
 from sspo_answers.answer import clean, split_equation, split_list
-from sspo_answers.choices import OPPOSITES
-from sspo_answers.compare import try_compare
-from sspo_answers.quantities.number import read_number
+from sspo_answers.compare import OPPOSITES, try_compare
+from sspo_answers.number import read_number
 
 _TAG = "solution"
 # What only a printout has, and no number or list of numbers: several lines, 007, 1.100.200

@@ -10,7 +10,7 @@ from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.types import Prompt
 from sspo_answers.answer import read_decimal_commas
 from sspo_answers.compare import try_compare
-from sspo_answers.quantities.number import read_number
+from sspo_answers.number import read_number
 from sspo_answers.verify import is_equivalent, prepare
 
 _PLAIN_NUMBER = re.compile(r"[-+0-9.,/]+")

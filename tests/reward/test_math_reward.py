@@ -18,7 +18,7 @@ from megatron_sspo.reward.protocol import Reward, checked_score, open_reward
 from megatron_sspo.types import Prompt
 from sspo_answers import verify
 from sspo_answers.compare import compare
-from sspo_answers.formulas.evaluate import is_same_formula
+from sspo_answers.evaluate import is_same_formula
 from tests.reward import pool_jobs
 
 

@@ -7,16 +7,10 @@ import resource
 from fractions import Fraction
 from typing import Any
 
+from sspo_answers import evaluate
 from sspo_answers.answer import split_equation
 from sspo_answers.compare import compare
-from sspo_answers.formulas import evaluate
-from sspo_answers.formulas.formula import FUNCTIONS, GREEK
-from sspo_answers.symbols import (
-    are_in_other_order,
-    with_distinct_letters,
-    with_letter_of_sum,
-    with_letters_for_divisors,
-)
+from sspo_answers.formula import FUNCTIONS, GREEK
 
 # An answer such as 9^{9^9} is a number of gigabytes. The deadline bounds its time, and this limit its memory.
 _MEMORY_BYTES = 1024**3
@@ -24,9 +18,9 @@ _MEMORY_BYTES = 1024**3
 # Decimals to which floating-point numbers have to agree. With math-verify's default of 6, 0.333333 equals 1/3.
 _FLOAT_DECIMALS = 12
 
+# A fraction that multiplies the factor after it: 4/3 \pi has pi above.
 _COEFFICIENT = re.compile(
-    r"(^|[-+=(\[{,]\s*)([0-9]{1,9})\s*/\s*([0-9]{1,9})"
-    r"(?=\s*(?:[A-Za-z(]|\\(?!times|cdot|div|le|ge|ne|in|pm|mp|cup|cap|approx)[a-z]))"
+    r"(^|[-+=(\[{,]\s*)([0-9]{1,9})\s*/\s*([0-9]{1,9})(?=\s*\(|\s+[A-Za-z]|\s*\\(?!times|cdot|div|le|ge|ne|in|pm|cup)[a-z])"
 )
 _LONGEST = 400  # characters of an answer for math-verify, unless the gold answer is as long
 _DEEPEST = 40  # brackets within brackets
@@ -35,7 +29,6 @@ _FACTORIALS = re.compile(r"!\s*!")  # a factorial of a factorial for sympy, and 
 # What may be infinite as a floating-point number: math-verify takes 2024!/5 for 2023!/5.
 _LARGE = re.compile(r"[0-9]{3,}\s*[)}]?\s*!|[0-9e)}]\s*\^\s*[{(]?\s*-?(?:[3-9][0-9]{2}|[0-9]{4})")
 _COMMAND = re.compile(r"\\([A-Za-z]+)|([^\W\d_A-Za-z]+|[%#@])")  # or a word of another script
-_ARROWS = (r"\rightarrow", r"\longrightarrow")
 _TOKEN = re.compile(r"\\[A-Za-z]+|[0-9.]+|\S")
 # math-verify drops a command that it does not know, a word of another script, and %: it would read \neg 5 as 5.
 _KNOWN_COMMANDS = {
@@ -75,12 +68,7 @@ class Formulas:
 
     def is_same(self, gold: str, answer: str) -> bool:
         """Returns whether two formulas are the same mathematical object."""
-        gold, answer = with_letters_for_divisors(gold, with_letter_of_sum(gold, answer))
-        readings = _as_coefficient(gold), _as_coefficient(answer)
-        if are_in_other_order(gold, answer):
-            return _tokens(gold) == _tokens(answer)
-        if readings != (gold, answer) and _compare_values(*readings):
-            return True
+        gold, answer = _COEFFICIENT.sub(r"\1\\frac{\2}{\3}", gold), _COEFFICIENT.sub(r"\1\\frac{\2}{\3}", answer)
         verdict = _compare_values(gold, answer)
         if verdict is None:
             if _tokens(gold) == _tokens(answer):
@@ -91,7 +79,7 @@ class Formulas:
                 and _is_readable(answer)
                 and _unknown(gold) == _unknown(answer)
             )
-            return is_read and is_same_expression(*with_distinct_letters(gold, answer))
+            return is_read and is_same_expression(gold, answer)
         return verdict
 
     def value_of(self, text: str) -> Fraction | None:
@@ -99,27 +87,17 @@ class Formulas:
         return evaluate.value_of(text)
 
 
-def _as_coefficient(text: str) -> str:
-    """Returns a formula in which a fraction of two numbers multiplies the factor after it: `4/3 \\pi` has pi above."""
-    return _COEFFICIENT.sub(r"\1\\frac{\2}{\3}", text) if "/" in text else text
-
-
 def _compare_values(gold: str, answer: str) -> bool | None:
     sides, other_sides = split_equation(gold), split_equation(answer)
     if len(sides) == len(other_sides) == 1:
         return evaluate.is_same_formula(gold, answer)
     if len(sides) == len(other_sides) == 2:
-        verdict = evaluate.is_same_equation((sides[0], sides[1]), (other_sides[0], other_sides[1]))
-        if verdict is None and evaluate.is_same_formula(sides[1], other_sides[1]):
-            return (
-                evaluate.is_same_formula(sides[0], other_sides[0]) or False
-            )  # math-verify may compare right sides alone
-        return verdict
+        return evaluate.is_same_equation((sides[0], sides[1]), (other_sides[0], other_sides[1]))
     return None
 
 
 def _tokens(text: str) -> list[str]:
-    return ["\\to" if token in _ARROWS else token for token in _TOKEN.findall(text)]
+    return _TOKEN.findall(text)
 
 
 def _unknown(text: str) -> list[str]:

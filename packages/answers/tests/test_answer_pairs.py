@@ -14,6 +14,11 @@ DISAGREEMENTS = {
     ("3", r"x=3,\ y=4"),
     ("5", r"5 \text{ (mod 7)}"),
     ("204", "<b>204</b>"),
+    ("5", "five"),
+    ("12", "a dozen"),
+    ("no solution", "There is no solution"),
+    ("12:30", "12:30 p.m."),
+    ("20", r"20\% of the class"),
 }
 
 

@@ -1,7 +1,7 @@
 """Compares formulas by their values, exactly for rational numbers, to 40 of 60 digits for others.
 
-Two formulas with variables are the same if their values are, at four points, and at four that are far from zero where
-they can be computed. Every step is bounded: a number that would be too large is an error, and not computed.
+Two formulas with variables are the same if their values are, at four points and at four far from zero. A number that
+would be too large is an error, and not computed.
 """
 
 import functools
@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from sspo_answers.formulas.formula import Tree, UnreadError, parse_formula
-from sspo_answers.formulas.residues import is_same_number
+from sspo_answers.formula import Tree, UnreadError, parse_formula
 
 Value = Any  # a Fraction, or mpmath's real or complex number
 
 _DIGITS = 60
 _TOLERANCE = 10**-40  # of the larger of two values
 _LARGEST_BITS = 20_000  # of a rational number
-_HOPELESS_BITS = 10_000_000
 _LARGEST_EXPONENT = 10_000  # of a real number
-_HOPELESS_EXPONENT = 50_000
 _LARGEST_LOGARITHM = 900  # of a real number
 _LARGEST_ANGLE = 1e10
 _SMALL_ANGLE = 10**-5
@@ -30,21 +27,14 @@ _ROUNDED_ZERO = 10**-45  # what 60 digits make of \\cos\\frac{\\pi}{2}
 _LARGEST_EQUAL = 1e28  # above it, 40 digits do not show whether 1 was added
 _MOST_CANCELLED = 10**-15  # of a sum: what remains of 60 digits is enough
 _LARGEST_FACTORIAL = 1000
-_HOPELESS_FACTORIAL = 20_000
 _LARGEST_GAMMA = 100
 _POINTS = 4
 _FAR_SIZES = (11, -11, 1009, -1009)  # beyond these, an absolute value or the root of a square may change its sign
-_FAR = 100
-_LONGEST_ARITHMETIC = 100  # characters
 _ARITHMETIC = re.compile(r"(?:[-+*/().0-9{} ]|\\(?:times|cdot|div|frac)(?![A-Za-z]))+")
 
 
 class TooLargeError(ArithmeticError):
     """A number of the formula is too large to be computed."""
-
-
-class HopelessError(TooLargeError):
-    """A number of the formula has so many digits that no library can compute it."""
 
 
 class UncertainError(ArithmeticError):
@@ -54,8 +44,7 @@ class UncertainError(ArithmeticError):
 def is_same_formula(gold: str, answer: str) -> bool | None:
     """Returns whether two formulas have the same values; None if that cannot be said here.
 
-    An answer with a number that is too large to be computed is not the same; nor is any answer to a gold number that
-    math-verify could not compute either.
+    A number that is too large to be computed is not the same as any other.
     """
     try:
         gold_tree, answer_tree = _parse(gold), parse_formula(answer)
@@ -77,24 +66,20 @@ def is_same_formula(gold: str, answer: str) -> bool | None:
                 if not names:
                     return None
                 continue
-            except HopelessError:
-                return False
             except (ArithmeticError, ValueError) as error:
-                if isinstance(error, TooLargeError) and not names:
-                    return is_same_number(gold_tree, answer_tree, _Evaluation(point).value)
-                return None
+                return False if isinstance(error, TooLargeError) and not names else None
             try:
                 right = _Evaluation(point).value(answer_tree)
                 verdicts.append(_compare_values(left, right))
-            except (ZeroDivisionError, TooLargeError) as error:
-                if isinstance(error, HopelessError) or not _names(answer_tree):
+            except (ZeroDivisionError, TooLargeError):
+                if not _names(answer_tree):
                     return False
             except (ArithmeticError, ValueError):
                 return None
     real = [same for same, is_real in verdicts if is_real] or [same for same, _ in verdicts]
     if False in real:
         return False
-    return True if len(real) >= min(2, _POINTS if names else 1) else None
+    return True if len(real) >= (2 if names else 1) else None
 
 
 def _agree_far_from_zero(gold: Tree, answer: Tree, names: list[str]) -> bool:
@@ -110,10 +95,7 @@ def _agree_far_from_zero(gold: Tree, answer: Tree, names: list[str]) -> bool:
 
 
 def is_same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool | None:
-    """Returns whether two equations, given by their sides, are one multiplied by a number; None if that is uncertain.
-
-    If both sides of both are polynomials, no other pair of equations is the same, except by powers of factors.
-    """
+    """Returns whether two equations, given by their sides, are one times a number; None if uncertain."""
     try:
         trees = [("add", parse_formula(left), ("negate", parse_formula(right))) for left, right in (gold, answer)]
     except (UnreadError, RecursionError):
@@ -121,8 +103,10 @@ def is_same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool | N
     import mpmath
 
     names = sorted(_names(trees[0]))
-    if not names or names != sorted(_names(trees[1])):
+    if names != sorted(_names(trees[1])):
         return None
+    if not names:
+        return bool(is_same_formula(gold[0], answer[0]) and is_same_formula(gold[1], answer[1]))
     ratios: list[Value] = []
     with mpmath.workdps(_DIGITS):
         for point in _points(names):
@@ -131,19 +115,7 @@ def is_same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool | N
                 ratios.append(values[0] / values[1])
             except (ArithmeticError, ValueError):
                 return None
-        if all(abs(ratio - ratios[0]) <= abs(ratio) * _TOLERANCE for ratio in ratios):
-            return True
-    return False if all(map(_is_polynomial, trees)) else None
-
-
-def _is_polynomial(tree: Tree) -> bool:
-    if isinstance(tree, Fraction) or not _names(tree) or tree[0] == "variable":
-        return True
-    if tree[0] == "power":
-        return _is_polynomial(tree[1]) and isinstance(tree[2], Fraction) and tree[2].denominator == 1 and tree[2] > 0
-    if tree[0] == "divide":
-        return _is_polynomial(tree[1]) and not _names(tree[2])
-    return tree[0] in ("add", "multiply", "negate") and all(map(_is_polynomial, tree[1:]))
+        return all(abs(ratio - ratios[0]) <= abs(ratio) * _TOLERANCE for ratio in ratios)
 
 
 def value_of(text: str) -> Fraction | None:
@@ -168,7 +140,7 @@ def arithmetic_value(text: str) -> Fraction | None:
 
     It takes microseconds, so that the trainer's process can use it without a deadline.
     """
-    if len(text) > _LONGEST_ARITHMETIC or not _ARITHMETIC.fullmatch(text):
+    if len(text) > 100 or not _ARITHMETIC.fullmatch(text):
         return None
     try:
         value = _Evaluation({}).value(parse_formula(text))
@@ -187,8 +159,7 @@ def _names(tree: Tree) -> set[str]:
         return set()
     if tree[0] == "variable":
         return {tree[1]}
-    own = {f"{tree[1]}()"} if tree[0] == "unknown" else set[str]()
-    return own | {name for part in tree[1:] if not isinstance(part, str) for name in _names(part)}
+    return {name for part in tree[1:] if not isinstance(part, str) for name in _names(part)}
 
 
 def _points(names: list[str]) -> Iterator[dict[str, Value]]:
@@ -257,8 +228,6 @@ class _Evaluation:
             return self._point[tree[1]]
         if tree[0] == "constant":
             return _constant(tree[1])
-        if tree[0] == "unknown":
-            return _unknown(tree[1], self.value(tree[2]), self._point[f"{tree[1]}()"])
         operands = [part if isinstance(part, str) else self.value(part) for part in tree[1:]]
         return _bounded(_OPERATIONS[tree[0]](*operands))
 
@@ -322,15 +291,15 @@ def _power(base: Value, exponent: Value) -> Value:
 def _integer_power(base: Value, exponent: int) -> Value:
     import mpmath
 
-    if base == 0 and exponent == 0:
+    if base == exponent == 0:
         raise ZeroDivisionError
     if isinstance(base, Fraction):
         bits = max(base.numerator.bit_length(), base.denominator.bit_length())
         if bits > 1 and bits * abs(exponent) > _LARGEST_BITS:
-            raise HopelessError if bits * abs(exponent) > _HOPELESS_BITS else TooLargeError
+            raise TooLargeError
         return base**exponent
     if abs(exponent) > _LARGEST_EXPONENT:
-        raise HopelessError if abs(exponent) > _HOPELESS_EXPONENT else TooLargeError
+        raise TooLargeError
     return mpmath.power(base, exponent)
 
 
@@ -354,7 +323,7 @@ def _factorial(value: Value) -> Value:
     if value.denominator != 1 or value < 0:
         raise UncertainError
     if value > _LARGEST_FACTORIAL:
-        raise HopelessError if value > _HOPELESS_FACTORIAL else TooLargeError
+        raise TooLargeError
     return Fraction(math.factorial(int(value)))
 
 
@@ -367,25 +336,6 @@ def _binomial(top: Value, bottom: Value) -> Value:
 
         return mpmath.binomial(top, bottom)
     return Fraction(math.comb(int(top), int(bottom)))
-
-
-def _unknown(name: str, operand: Value, at_point: Value) -> Value:
-    """Returns a value of a function of which only its name is known: the same for the same operand at a point.
-
-    Args:
-        name: the function's name.
-        operand: its operand.
-        at_point: what the point has for the function; where it is negative, so are half of the function's values, and
-            all of them where it is far from zero.
-    """
-    import mpmath
-
-    if not _is_real(operand):
-        raise UncertainError
-    operand = mpmath.nstr(_to_float(operand).real, _DIGITS // 2)
-    draw = random.Random(f"{name} {operand} {at_point}")
-    size = _draw_size(draw)
-    return -size if at_point < 0 and (at_point < -_FAR or draw.random() < 0.5) else size
 
 
 def _log(base: Value, operand: Value) -> Value:

@@ -6,26 +6,14 @@ from typing import Any
 
 # A number is a Fraction; an operation is a tuple of its name and its operands.
 #   ("variable", name)  ("constant", "pi" | "e" | "i")  ("call", function, operand)  ("log", base, operand)
-#   ("unknown", name, operand), a function without a value: only equal operands give equal values
 #   ("add" | "multiply" | "divide" | "power" | "binomial" | "root", left, right)  ("negate" | "factorial", operand)
 Tree = Fraction | tuple[Any, ...]
 
 _LONGEST = 400  # characters
 _DEEPEST = 40  # brackets within brackets
 
-# \frac{\partial f}{\partial x}, \frac{d^2y}{dx^2}
-_DIFFERENTIAL = r"\s*(?:d|\\partial(?![A-Za-z]))\s*(?:\^\s*(?:[0-9n]|\{[0-9n]\})\s*)?"
-_BY_LETTERS = rf"(?:{_DIFFERENTIAL}[A-Za-z]\s*(?:\^\s*(?:[0-9n]|\{{[0-9n]\}}))?\s*)+"
-_DERIVATIVE = rf"\\frac\s*\{{{_DIFFERENTIAL}[A-Za-z]\s*\}}\s*\{{{_BY_LETTERS}\}}"
-_OPERATORS = ("Var", "Cov", "tr", "Tr", "rank", "Re", "Im", "sgn", "sign", "adj")
-_WORD = rf"(?<![A-Za-z\\])(?:{'|'.join(_OPERATORS)})(?=\s*\()"
-_TOKEN = re.compile(
-    rf"\s*(?:({_DERIVATIVE})|({_WORD})|([0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(\\[A-Za-z]+|\\[{{}}|])|([A-Za-z])|"
-    r"([-+*/^_(){}\[\]!|]))"
-)
-_LETTERS_OF_FUNCTIONS = frozenset("fghFGH") | {"phi", "Gamma", "zeta"}
-_LETTERS_OF_ARITHMETIC = frozenset(("mu", "sigma", "tau", "psi", "chi", "Lambda"))  # functions of n, or else factors
-_NAMED = frozenset(("variable", letter) for letter in _LETTERS_OF_FUNCTIONS)
+_TOKEN = re.compile(r"\s*(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+|\\[A-Za-z]+|\\[{}|]|[A-Za-z]|[-+*/^_(){}\[\]!|])")
+_LETTERS_OF_FUNCTIONS = frozenset("fghFGHEP")  # before a bracket
 GREEK = frozenset(
     (
         *("alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "kappa"),
@@ -163,12 +151,7 @@ class _Parser:
             self._take()
             if self._is_angle and self._takes_degrees():
                 return ("multiply", base, ("divide", ("constant", "pi"), Fraction(180)))
-            start = self._position
-            exponent = self._read_exponent()
-            if isinstance(base, tuple) and base in _NAMED and self.next == "(":  # f^{-1}(x)
-                name = f"{base[1]}" + "".join(self._tokens[start : self._position])
-                return ("unknown", name, self._read_group())
-            base = ("power", base, exponent)
+            base = ("power", base, self._read_exponent())
         if self.next in ("^", "_", "!"):
             raise UnreadError("a second power or an index")
         return base
@@ -201,10 +184,6 @@ class _Parser:
         if token[0] in "0123456789.":
             return self._read_number(token)
         name = token.removeprefix("\\")
-        if token in _OPERATORS:
-            return ("unknown", token, self._read_group())
-        if token.startswith("\\frac") and token != "\\frac":
-            return ("variable", re.sub(r"[\s{}]", "", token))
         if token == "\\frac":
             return ("divide", self._read_argument(), self._read_argument())
         if token in ("\\binom", "\\dbinom", "\\tbinom"):
@@ -244,31 +223,9 @@ class _Parser:
                 name += "_" + "".join(self._tokens[start + 1 : self._position - 1])
             else:
                 name += "_" + self._take()
-        if self.next in ("(", "[") and self._is_name_of_function(name, self.next):
-            return ("unknown", name, self._read_group())
+        if self.next in ("(", "[") and name[0] in _LETTERS_OF_FUNCTIONS:
+            raise UnreadError("a function, or a factor")
         return ("variable", name)
-
-    def _is_name_of_function(self, name: str, opening: str) -> bool:
-        """Returns whether a letter before a bracket names a function, and is no factor: f(x + 1), p(x), J_0(2), E[X^2].
-
-        Raises:
-            UnreadError: a probability or an expected value, or a factor.
-        """
-        letter = name.partition("_")[0]
-        inside = self._tokens[self._position + 1 :]
-        if letter in ("E", "P"):
-            if inside and inside[0].isupper():
-                return True
-            if name == letter:
-                raise UnreadError("a function of its own, or a factor")
-        if opening == "[":
-            return False
-        inside = inside[: inside.index(")")] if ")" in inside else inside
-        if letter in _LETTERS_OF_ARITHMETIC:
-            return all(token.isalnum() or token in "^{}" for token in inside)
-        if letter in ("h", "H", "F") and "+" in inside and not {"x", "t", "n"} & set(inside):
-            return False  # a height, a force
-        return letter in _LETTERS_OF_FUNCTIONS or (len(inside) == 1 and inside[0].isalnum())
 
     def _read_logarithm(self) -> Tree:
         if self.next != "_":

@@ -1,1 +1,0 @@
-"""Reads formulas as trees of operations, and compares them by their values."""

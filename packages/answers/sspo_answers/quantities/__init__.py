@@ -1,1 +1,0 @@
-"""Reads numbers with their units, and converts units."""
