@@ -1,6 +1,7 @@
 """The base class of model folders: tensors under Hugging Face names, which are read by slices."""
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,8 +11,17 @@ from torch import Tensor
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import Manifest
 from megatron_sspo.weights.family import DEQUANTIZE
-from megatron_sspo.weights.formats.stored import Files, StoredTensor
 from megatron_sspo.weights.table import ParameterMap, check_coverage, check_tied
+
+PIECE_BYTES = 4 * 1024**2  # read at a time, and the maximum of a piece of a Megatron tensor; fits into a cache
+
+
+def row_ranges(shape: Sequence[int], dtype: torch.dtype) -> Iterator[tuple[int, int]]:
+    """Yields ranges [start, stop) of a tensor's rows that together are the tensor, each of at most PIECE_BYTES."""
+    num_rows, *rest = shape or (1,)
+    step = max(1, PIECE_BYTES // max(1, math.prod(rest) * dtype.itemsize))
+    for start in range(0, num_rows, step):
+        yield start, min(start + step, num_rows)
 
 
 class ModelFolder:
@@ -25,27 +35,27 @@ class ModelFolder:
     path: Path
     config: dict[str, Any]
     config_folder: Path  # the folder with config.json, tokenizer and chat template
-
-    def __init__(self) -> None:
-        self.files = Files()
-
-    @property
-    def stored(self) -> Mapping[str, StoredTensor]:
-        """Tensor name -> its location in files."""
-        raise NotImplementedError
-
-    @property
-    def num_padding_rows(self) -> int:
-        """The number of rows of the vocabulary that the files have and `stored` leaves out."""
-        return 0
+    num_padding_rows = 0  # rows of the vocabulary that the files have and the tensors leave out
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensor name -> shape."""
-        return {name: tensor.shape for name, tensor in self.stored.items()}
+        raise NotImplementedError
 
     def dtypes(self) -> dict[str, torch.dtype]:
         """Tensor name -> dtype."""
-        return {name: tensor.dtype for name, tensor in self.stored.items()}
+        raise NotImplementedError
+
+    def weight_files(self) -> list[Path]:
+        """The files that hold the tensors."""
+        raise NotImplementedError
+
+    def fill(self, rows: Tensor, name: str, start: int) -> None:
+        """Fills `rows` with those of a tensor from `start` on, which are within it. Threads may call this at once.
+
+        Raises:
+            UserError: a file cannot be read, or is damaged.
+        """
+        raise NotImplementedError
 
     def check(self, rows: Sequence[ParameterMap]) -> None:
         """Checks that the folder holds exactly the tensors of a weight table, with values that can be trained.
@@ -55,7 +65,7 @@ class ModelFolder:
         """
         self._check_not_quantized({name.rpartition(".")[0] for row in rows for name in row.hf})
         check_coverage(rows, self.shapes(), self.path)
-        check_tied(rows, self.stored, self.read, self.path)
+        check_tied(rows, self.shapes(), self.read, self.path)
 
     def manifest_to_check(self) -> tuple[Path, Manifest] | None:
         """Returns the run's checkpoint that the tensors are in, and the part of its manifest about their files.
@@ -82,24 +92,17 @@ class ModelFolder:
         Raises:
             UserError: there is no such tensor, or its file cannot be read.
         """
-        if name not in self.stored:
+        if name not in self.shapes():
             raise UserError(f"{self.path} has no tensor {name}")
-        tensor = self.stored[name]
-        first, last = 0, tensor.num_rows
-        if dim == 0:
-            first, last = slice(start, stop).indices(tensor.num_rows)[:2]
-        shape = (max(last - first, 0), *tensor.shape[1:]) if tensor.shape else ()
-        if 0 in shape:
-            rows = torch.empty(shape, dtype=tensor.dtype)
-        else:
-            data = torch.empty((last - first, tensor.row_bytes), dtype=torch.uint8)
-            self.files.read(tensor, first, last, data.numpy())
-            rows = data.view(-1).view(tensor.dtype).view(shape)
-        return rows if dim == 0 else rows[(*(slice(None),) * dim, slice(start, stop))].contiguous()
+        shape = self.shapes()[name]
+        first, last, _ = slice(start, stop).indices(shape[dim]) if shape else (0, 0, 1)
+        begin, end = (first, max(first, last)) if dim == 0 else (0, shape[0])
+        rows = torch.empty((end - begin, *shape[1:]) if shape else (), dtype=self.dtypes()[name])
+        self.fill(rows, name, begin)
+        return rows if dim == 0 else rows.narrow(dim, first, last - first).contiguous()
 
     def close(self) -> None:
-        """Closes the files. A later read opens them again."""
-        self.files.close()
+        """Lets go of the files and of what is kept of them. A later read opens them again."""
 
     def __enter__(self) -> Self:
         return self
