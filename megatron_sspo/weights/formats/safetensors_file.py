@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.files.reading import open_file
+from megatron_sspo.files.reading import open_file, parse_json
 
 _DTYPES = {
     "F64": torch.float64,
@@ -116,7 +116,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
                 )
             with safe_open(path, framework="pt"):  # compares the header with the size of the file
                 [length] = struct.unpack("<Q", start)
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
     except (OSError, ValueError, struct.error, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"cannot read {path}: {reason}; it is truncated or damaged, get it again") from error

@@ -138,16 +138,15 @@ def _piece(path: Path, key: str, chunk: ChunkStorageMetadata, places: Mapping[Me
 
 
 def _check_files(tensors: Mapping[str, GlobalTensor]) -> None:
-    last: dict[Path, Piece] = {}
+    """Checks that the files have all that the index places there, as they have not after an interrupted copy."""
+    last: dict[Path, tuple[int, str]] = {}
     for piece in (piece for tensor in tensors.values() for piece in tensor.pieces):
-        if piece.file not in last or piece.offset > last[piece.file].offset:
-            last[piece.file] = piece
-    for file, piece in last.items():
+        last[piece.file] = max(last.get(piece.file, (0, "")), (piece.offset + piece.length, piece.key))
+    for file, (end, key) in last.items():
         if not file.is_file():
-            raise UserError(f"{file} is missing, which holds {piece.key}; {_AGAIN}")
-        size, end = file.stat().st_size, piece.offset + piece.length
-        if size < end:
-            raise UserError(f"{file} is truncated: it has {size:,} bytes, and {piece.key} ends at {end:,}; {_AGAIN}")
+            raise UserError(f"{file} is missing, which holds {key}; {_AGAIN}")
+        if (size := file.stat().st_size) < end:
+            raise UserError(f"{file} is truncated: it has {size:,} bytes, and {key} ends at {end:,}; {_AGAIN}")
 
 
 @dataclass(frozen=True, slots=True)
