@@ -2,11 +2,14 @@
 
 import json
 import pickle
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemWriter, load, save
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion.convert import convert
@@ -32,7 +35,7 @@ def tensors(checkpoint, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_of_torch(checkpoint, tensors, tmp_path, kind):
-    """Its index names pathlib.PosixPath, it has none of Megatron's files, and all layers are in one record."""
+    """The index names pathlib.PosixPath, Megatron's files are not there, and all layers are in one record."""
     state = {**tensors(kind), "optimizer.state.exp_avg": torch.ones(3), "iteration": 7}
     state.pop("decoder.layers.pre_mlp_layernorm.weight", None)  # the second key of one tensor
     save(state, storage_writer=FileSystemWriter(tmp_path / "torch"), no_dist=True)
@@ -52,12 +55,13 @@ def one_rank(tmp_path):
 
 @pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("kind", ["qwen3_moe", "llama_tied"])
-def test_a_checkpoint_of_megatron_core(checkpoint, tensors, tmp_path, kind):
-    """Its pieces are those of ranks: here two columns of one matrix, and a vocabulary with rows of padding."""
+def test_a_checkpoint_of_megatron_core(checkpoint, tensors, tmp_path, monkeypatch, kind):
+    """The pieces are those of ranks: here columns of a matrix, and a vocabulary with rows of padding."""
     from megatron.core import dist_checkpointing
     from megatron.core.dist_checkpointing import ShardedTensor
 
     state = tensors(kind)
+    state.pop("decoder.layers.pre_mlp_layernorm.weight", None)  # the second key of one tensor
     embedding = "embedding.word_embeddings.weight"
     state[embedding] = torch.cat([state[embedding], torch.zeros(31, 16)])  # 97 rows of 128
     sharded = {}
@@ -68,7 +72,12 @@ def test_a_checkpoint_of_megatron_core(checkpoint, tensors, tmp_path, kind):
         else:
             sharded[key] = ShardedTensor.from_rank_offsets(key, tensor)
     (tmp_path / "megatron").mkdir()
-    dist_checkpointing.save({"model": sharded, "iteration": 7}, str(tmp_path / "megatron"))
+    # without a GPU only the writer in the background can be used, and it asks for one, too
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    state = {"model": sharded, "iteration": 7}
+    request: Any = dist_checkpointing.save(state, str(tmp_path / "megatron"), async_sharded_save=True)
+    request.execute_sync()
     assert (tmp_path / "megatron" / "common.pt").exists()
     convert(tmp_path / "megatron", tmp_path / "hf", config_folder=checkpoint(kind))
     assert_same_bits(checkpoint(kind), tmp_path / "hf")

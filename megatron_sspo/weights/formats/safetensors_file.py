@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -58,7 +58,7 @@ class Files:
                 self.close()
                 self._last.file, self._last.path = open_file(tensor.file), tensor.file
             self._last.file.seek(tensor.offset + start * tensor.row_bytes)
-            count = self._last.file.readinto(bytes_of(rows)) if rows.numel() else 0
+            count = cast(Any, self._last.file).readinto(bytes_of(rows)) if rows.numel() else 0
         except OSError as error:
             raise UserError(f"cannot read {tensor.name} from {tensor.file}: {error.strerror}") from error
         if count < rows.nbytes:
