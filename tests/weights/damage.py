@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 
 from tests.weights.folders import edit_json
 
-Damage = Callable[[Path], None]
+Damage = Callable[[Path], object]
 INDEX = "model.safetensors.index.json"
 
 
