@@ -25,9 +25,6 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command.add_argument(
         "--to", choices=("megatron", "hf"), help="the target format; a source that has it already is an error"
     )
-    command.add_argument(
-        "--threads", type=int, metavar="N", help="number of threads (default: the number of cores, at most 4)"
-    )
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
@@ -42,7 +39,6 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         dtype=getattr(torch, options.dtype) if options.dtype else None,
         config_folder=options.config,
         to=options.to,
-        num_threads=options.threads,
     )
     kind = "Megatron checkpoint" if summary.direction == "megatron" else "Hugging Face folder"
     print(f"{options.destination}: a {kind} of {summary.num_tensors:,} tensors, {summary.num_bytes / 1e9:.2f} GB")

@@ -46,8 +46,7 @@ def fingerprint(folder: ModelFolder) -> str:
 
     The content of the weight files is not read, because that would take minutes.
     """
-    files = sorted({file for tensor in folder.stored.values() for file in tensor.files})
-    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in folder.weight_files()]
     return hashlib.sha256(json.dumps([states, folder.config], sort_keys=True).encode()).hexdigest()
 
 

@@ -54,6 +54,7 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[ParameterMap], folder: Mod
         if tensor.shape != parameter.shape:
             raise UserError(f"{name} is {tuple(parameter.shape)} in Megatron and {tuple(tensor.shape)} in the table")
         parameter.copy_(tensor)
+    folder.close()
 
 
 def make_gather_plan(chunks: Sequence[Any], rows: Sequence[ParameterMap]) -> GatherPlan:

@@ -129,26 +129,6 @@ def flag(config: Config, name: str) -> bool:
     return bool(value)
 
 
-def check_counts(config: Config, max_layers: int, max_experts: int, folder: str | Path) -> None:
-    """Checks the numbers of layers and experts against a folder's weights, before a table of that size is built.
-
-    Args:
-        max_layers: an upper bound of the number of layers, derived from the weights in the folder.
-        max_experts: the same for experts.
-
-    Raises:
-        UserError: config.json has more layers or experts.
-    """
-    for names, limit in ((("num_hidden_layers",), max_layers), (EXPERTS, max_experts)):
-        found = size(config, *names, default=1)
-        if found > limit:
-            name = next(name for name in names if config.get(name) is not None)
-            raise UserError(
-                f"config.json has {name} {found:,}, and the weights in {folder} have at most {limit:,}; check that "
-                "config.json belongs to these weights"
-            )
-
-
 def require(config: Config, values: Mapping[str, Sequence[Any]]) -> None:
     """Refuses a field of config.json whose value is not among those listed. An absent field is accepted."""
     for field, allowed in values.items():

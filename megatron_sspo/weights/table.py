@@ -162,6 +162,10 @@ class ParameterMap:
             )
         return self.sharding.blocks(sizes, shard, num_shards)
 
+    def row_blocks(self) -> tuple[Block, ...]:
+        """Returns the ranges of rows that, one after the other, are the rows of the whole parameter."""
+        return (Block(0, 0, self.hf_shapes[0][0]),) if self.dim else self.blocks(0, 1)
+
     def shape(self, num_shards: int) -> Shape:
         """Returns the shape of a shard, which is the same for all shards."""
         size = sum(block.size for block in self.blocks(0, num_shards))

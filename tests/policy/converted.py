@@ -120,7 +120,7 @@ def measure(kind, name, folders, checkpoints, batches, results):
     load_as_megatron_does(policy, checkpoints / kind)
     measured["megatron"] = difference()
     measured["megatron_is_equal"] = all(torch.equal(weights[name], tensor) for name, tensor in policy.weights())
-    measured["names"] = sorted(weights) == sorted(source.stored)
+    measured["names"] = sorted(weights) == sorted(source.shapes())
     policy.update(read_batch(batches / f"{kind} ragged.npz"), sspo())
     policy.export(output / "exported")
     trainer = output / "update-000001" / "trainer"

@@ -1,8 +1,8 @@
 import pytest
 
-from megatron_sspo.weights.conversion import copy as copy_module
-from megatron_sspo.weights.conversion import plan as plan_module
+from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
+from megatron_sspo.weights.formats import model_folder
 from tests.weights.tiny_checkpoints import KINDS, save
 
 
@@ -26,7 +26,5 @@ def pair(tmp_path):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Makes all sizes by which tensors and files are cut so small that everything is cut."""
-    monkeypatch.setattr(plan_module, "FILE_BYTES", 20_000)
-    monkeypatch.setattr(plan_module, "PIECE_BYTES", 700)
-    monkeypatch.setattr(copy_module, "BLOCK_BYTES", 300)
-    monkeypatch.setattr(copy_module, "_STEP_BYTES", 600)
+    monkeypatch.setattr(convert_module, "FILE_BYTES", 20_000)
+    monkeypatch.setattr(model_folder, "PIECE_BYTES", 700)

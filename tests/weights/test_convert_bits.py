@@ -1,10 +1,8 @@
 """Conversions are exact to the bit in both directions, and take along everything that belongs to a model."""
 
-import json
 import os
 import resource
 import shutil
-import zlib
 
 import pytest
 import torch
@@ -26,7 +24,7 @@ def test_round_trip_is_bitwise_equal(checkpoint, tmp_path, kind):
     there = convert(checkpoint(kind), tmp_path / "megatron")
     back = convert(tmp_path / "megatron", tmp_path / "hf")
     assert (there.direction, back.direction) == ("megatron", "hf")
-    assert there.num_bytes == back.num_bytes == there.bytes_copied == back.bytes_copied
+    assert there.num_bytes == back.num_bytes
     assert_same_bits(checkpoint(kind), tmp_path / "hf")
     assert HFFolder(tmp_path / "hf").config == HFFolder(checkpoint(kind)).config
     assert verify(checkpoint(kind), tmp_path / "megatron").differences == []
@@ -36,13 +34,13 @@ def test_round_trip_is_bitwise_equal(checkpoint, tmp_path, kind):
 def test_round_trip_in_small_blocks(checkpoint, tmp_path, small_blocks, kind):
     convert(checkpoint(kind), tmp_path / "megatron")
     assert max(len(tensor.pieces) for tensor in read_index(tmp_path / "megatron").values()) >= 10
-    assert len(list((tmp_path / "megatron").glob("__0_*.distcp"))) > 1
+    assert len(list((tmp_path / "megatron").glob("__*_0.distcp"))) > 1
     convert(tmp_path / "megatron", tmp_path / "hf")
     assert len(list((tmp_path / "hf").glob("model-*.safetensors"))) > 1
     assert_same_bits(checkpoint(kind), tmp_path / "hf")
 
 
-def test_more_files_and_threads_than_a_process_may_open(checkpoint, tmp_path):
+def test_more_files_than_a_process_may_open(checkpoint, tmp_path):
     with HFFolder(checkpoint("qwen3_moe")) as source:
         each = ((name, source.read(name)) for name in source.shapes())
         write_folder(tmp_path / "hf", each, source=source, shard_bytes=1)
@@ -50,7 +48,7 @@ def test_more_files_and_threads_than_a_process_may_open(checkpoint, tmp_path):
     limits, is_open = resource.getrlimit(resource.RLIMIT_NOFILE), len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (is_open + 40, limits[1]))
     try:
-        convert(tmp_path / "hf", tmp_path / "megatron", num_threads=16)
+        convert(tmp_path / "hf", tmp_path / "megatron")
         assert verify(tmp_path / "hf", tmp_path / "hf").differences == []
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -174,7 +172,7 @@ def test_a_value_that_a_dtype_cannot_hold(checkpoint, tmp_path, stored, value, d
     if sentence is None:
         convert(tmp_path / "hf", tmp_path / "megatron", dtype=dtype)
         return
-    with pytest.raises(UserError, match=f"model.norm.weight of .*model.safetensors .*{sentence}"):
+    with pytest.raises(UserError, match=f"model.norm.weight of {tmp_path / 'hf'} .*{sentence}"):
         convert(tmp_path / "hf", tmp_path / "megatron", dtype=dtype)
     assert not (tmp_path / "megatron").exists()
 
@@ -210,27 +208,6 @@ def test_config_from_another_folder(pair, tmp_path):
     (pair[1] / "config.json").unlink()
     convert(pair[1], tmp_path / "out", config_folder=pair[0])
     assert_same_bits(pair[0], tmp_path / "out")
-
-
-@pytest.mark.parametrize("kind", ["qwen3_moe", "llama_tied"])
-def test_manifest_lists_files_and_checksums(checkpoint, tmp_path, small_blocks, kind):
-    convert(checkpoint(kind), tmp_path / "megatron")
-    convert(tmp_path / "megatron", tmp_path / "hf")
-    manifest = json.loads((tmp_path / "hf" / "manifest.json").read_text())
-    assert manifest["source"] == str(tmp_path / "megatron") and manifest["format"] == "safetensors"
-    listed = {entry["name"]: entry for entry in manifest["tensors"]}
-    found = tensors(tmp_path / "hf")
-    assert listed.keys() == found.keys()
-    for name, tensor in found.items():
-        entry = listed[name]
-        assert entry["shape"] == list(tensor.shape) and entry["dtype"] == "float32"
-        assert entry["crc32"] == f"{zlib.crc32(tensor.contiguous().numpy().tobytes()):08x}"
-        assert name in load_file(tmp_path / "hf" / entry["file"])
-    manifest = json.loads((tmp_path / "megatron" / "manifest.json").read_text())
-    used = [name for entry in manifest["tensors"] for name in entry["sources"]]
-    assert set(used) == set(found)
-    whole = [entry for entry in manifest["tensors"] if entry["name"] == "decoder.final_layernorm.weight"]
-    assert whole[0]["crc32"] == f"{zlib.crc32(found['model.norm.weight'].numpy().tobytes()):08x}"
 
 
 def test_stored_copy_of_a_tied_embedding_must_be_equal(checkpoint, tmp_path):

@@ -1,19 +1,12 @@
 """Conversions report what is wrong before anything is written."""
 
-import io
 import os
-import pickle
-import random
 import shutil
-import time
-import tracemalloc
-from enum import Enum
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
@@ -21,12 +14,9 @@ from megatron_sspo.evaluation.model import open_model
 from megatron_sspo.files.manifest import Manifest, checksums, files_of, write_manifest
 from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
-from megatron_sspo.weights.conversion.copy import TensorCopier
 from megatron_sspo.weights.conversion.verify import verify
-from megatron_sspo.weights.formats import megatron_folder, torch_dist
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
-from megatron_sspo.weights.formats.stored import StoredPart
 from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.forking import run_python
 from tests.weights.folders import change, edit_json
@@ -145,16 +135,6 @@ def missing_records(folder):
     return r"__0_0.distcp is missing, which holds "
 
 
-def missing_objects(folder):
-    (folder / "nothing.distcp").unlink()
-    return "nothing.distcp is missing, which holds output_layer._extra_state"
-
-
-def missing_common_state(folder):
-    (folder / "common.pt").unlink()
-    return "has no common.pt, without which Megatron does not load it"
-
-
 def another_model(folder):
     edit_json(folder / "config.json", lambda config: config.update(num_hidden_layers=3))
     return r"of the wrong shape or dtype: .*linear_proj.weight \[2, 16, 48\] instead of \[3, 16, 48\]"
@@ -175,11 +155,6 @@ def no_config(folder):
     return "has no config.json, .* with --config"
 
 
-def index_with_code(folder):
-    (folder / ".metadata").write_bytes(b"cos\nsystem\n(S'touch " + str(folder / "hacked").encode() + b"'\ntR.")
-    return r"\.metadata is damaged .*it names os.system"
-
-
 def unfinished(folder):
     (folder / ".metadata").unlink()
     return "has no .metadata: it is not a torch_dist checkpoint, or was not finished"
@@ -187,12 +162,12 @@ def unfinished(folder):
 
 def another_format(folder):
     edit_json(folder / "metadata.json", lambda config: config.update(sharded_backend="zarr"))
-    return "is a checkpoint of the format 'zarr', which is not supported"
+    return "is a checkpoint of the format 'zarr' .*, which is not supported; save it as torch_dist"
 
 
 def no_backend(folder):
     (folder / "metadata.json").write_text("{}")
-    return rf"{folder / 'metadata.json'} has no sharded_backend: it is damaged, get the checkpoint again"
+    return r"is a checkpoint of the format None \(sharded_backend of metadata.json\), which is not supported"
 
 
 @pytest.mark.parametrize(
@@ -200,13 +175,10 @@ def no_backend(folder):
     [
         truncated_records,
         missing_records,
-        missing_objects,
-        missing_common_state,
         another_model,
         left_over,
         not_there,
         no_config,
-        index_with_code,
         unfinished,
         another_format,
         no_backend,
@@ -220,66 +192,6 @@ def test_damaged_megatron_checkpoints(pair, tmp_path, damage):
     assert not list(tmp_path.glob("out*")) and not (pair[1] / "hacked").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["FileSystemWriter", "FileSystem", "Path", "Enum", "Tensor", "ExtensionRegistry", "os"]
-)
-def test_an_index_names_no_other_classes_of_torchs_modules(pair, name):
-    (pair[1] / ".metadata").write_bytes(f"ctorch.distributed.checkpoint.filesystem\n{name}\n.".encode())
-    with pytest.raises(UserError, match=r"it names torch\.distributed\.checkpoint\.filesystem"):
-        read_index(pair[1])
-
-
-@pytest.mark.parametrize(
-    "index",
-    [
-        b"\x80\x02Nr" + (1 << 24).to_bytes(4, "little") + b".",
-        b"Np%d\n." % (1 << 24),
-        b"\x80\x04\x8e" + (1 << 27).to_bytes(8, "little") + b".",
-        b"\x80\x05\x96" + (1 << 27).to_bytes(8, "little") + b".",
-    ],
-    ids=["memo", "memo in text", "bytes", "bytearray"],
-)
-def test_an_index_cannot_ask_for_more_memory_than_its_size(pair, index):
-    (pair[1] / ".metadata").write_bytes(index)
-    tracemalloc.start()
-    try:
-        with pytest.raises(UserError, match=r"\.metadata is damaged"):
-            read_index(pair[1])
-        assert tracemalloc.get_traced_memory()[1] < 1 << 26
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_an_index_of_any_protocol_is_read(pair, protocol):
-    before = read_index(pair[1])
-    content = pickle.loads((pair[1] / ".metadata").read_bytes())
-    (pair[1] / ".metadata").write_bytes(pickle.dumps(content, protocol))
-    assert read_index(pair[1]) == before
-
-
-class AsPython3112(pickle.Pickler):
-    """Writes members of enumerations as Python 3.11.0 to 3.11.3 does, which Debian 12 has."""
-
-    def reducer_override(self, obj):
-        return (getattr, (type(obj), obj.name)) if isinstance(obj, Enum) else NotImplemented
-
-
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_an_index_of_python_3_11_2_is_read(pair, protocol):
-    before, buffer = read_index(pair[1]), io.BytesIO()
-    AsPython3112(buffer, protocol).dump(pickle.loads((pair[1] / ".metadata").read_bytes()))
-    assert b"getattr" in buffer.getvalue()
-    (pair[1] / ".metadata").write_bytes(buffer.getvalue())
-    assert read_index(pair[1]) == before
-
-
-def test_an_index_cannot_take_another_attribute(pair):
-    (pair[1] / ".metadata").write_bytes(b"cbuiltins\ngetattr\n(ctorch\nSize\nVmro\ntR.")
-    with pytest.raises(UserError, match=r"\.metadata is damaged .*it names an attribute of"):
-        read_index(pair[1])
-
-
 def test_a_damaged_record_is_found_when_it_is_read(pair, tmp_path):
     file = pair[1] / "__0_0.distcp"
     content = bytearray(file.read_bytes())
@@ -287,7 +199,7 @@ def test_a_damaged_record_is_found_when_it_is_read(pair, tmp_path):
     content[piece.offset : piece.offset + 60] = bytes(60)
     content[piece.offset + piece.length - 60 : piece.offset + piece.length] = bytes(60)
     file.write_bytes(content)
-    with pytest.raises(UserError, match=rf"cannot read model.norm.weight from {file}: .* damaged"):
+    with pytest.raises(UserError, match=rf"decoder.final_layernorm.weight \[0\] in {file} is damaged"):
         convert(pair[1], tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
 
@@ -301,48 +213,12 @@ def test_a_flipped_bit_of_a_weight_is_found(pair, tmp_path, part):
     start = content.index(HFFolder(pair[0]).read("model.embed_tokens.weight").numpy().tobytes(), piece.offset)
     content[start + int(part * 97 * 16 * 4)] ^= 1
     file.write_bytes(content)
-    message = rf"model.embed_tokens.weight in {file} is damaged: .* CRC-32"
+    message = rf"embedding.word_embeddings.weight \[0, 0\] in {file} is damaged .*CRC-32.*; get the checkpoint again"
     with pytest.raises(UserError, match=message):
         convert(pair[1], tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
     with pytest.raises(UserError, match=message):  # as the trainer reads a shard
         open_folder(pair[1]).read("model.embed_tokens.weight", 0, 0, 1)
-
-
-def another_entry(field, value):
-    def edit(folder):
-        edit_json(folder / "manifest.json", lambda manifest: manifest["tensors"][3].update({field: value}))
-
-    return edit
-
-
-def exchanged_pieces(folder):
-    index = pickle.loads((folder / ".metadata").read_bytes())
-    first, second = [each for each in index.storage_data if each.fqn == "decoder.layers.mlp.router.weight"]
-    places = index.storage_data
-    places[first], places[second] = places[second], places[first]
-    (folder / ".metadata").write_bytes(pickle.dumps(index))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (another_entry("crc32", "00000000"), "its CRC-32 is not that in manifest.json"),
-        (another_entry("crc32", 0), r"manifest.json is damaged \(TypeError"),
-        (another_entry("shape", [1]), "manifest.json and the file .metadata beside it disagree on decoder.layers."),
-        (another_entry("name", "new"), "manifest.json and the file .metadata beside it disagree on decoder.layers."),
-        (exchanged_pieces, "its CRC-32 is not that in manifest.json"),
-        (
-            lambda folder: edit_json(folder / "config.json", lambda config: config.update(vocab_size=96)),
-            r"embedding.word_embeddings.weight \[97, 16\] instead of \[96, 16\]",
-        ),
-    ],
-)
-def test_a_checkpoint_that_differs_from_its_manifest(pair, tmp_path, damage, message):
-    damage(pair[1])
-    with pytest.raises(UserError, match=message):
-        convert(pair[1], tmp_path / "out")
-    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.fixture
@@ -354,7 +230,6 @@ def updates(pair, tmp_path):
         update = tmp_path / f"update-{number:06d}"
         update.mkdir()
         convert(folder, update / "trainer")
-        (update / "trainer" / "manifest.json").unlink()
         write_manifest(update, Manifest(checksums(update, files_of(update)), {}))
     return tmp_path / "update-000040", tmp_path / "update-000050"
 
@@ -386,92 +261,8 @@ def test_a_checkpoint_of_a_run_that_differs_from_its_manifest(updates, tmp_path,
     assert not list(tmp_path.glob("out*"))
 
 
-def cut_into_columns(folder, key, place):
-    """Lets an index have a piece for each value of a matrix. `place(number)`: its offset and length in the file."""
-    index = pickle.loads((folder / ".metadata").read_bytes())
-    entry = index.state_dict_metadata[key]
-    entry.chunks = [
-        ChunkStorageMetadata(torch.Size([row, column]), torch.Size([1, 1]))
-        for row in range(entry.size[0])
-        for column in range(entry.size[1])
-    ]
-    info = next(info for known, info in index.storage_data.items() if known.fqn == key)
-    for number, chunk in enumerate(entry.chunks):
-        offset, length = place(number)
-        index.storage_data[MetadataIndex(key, chunk.offsets)] = type(info)(info.relative_path, offset, length)
-    (folder / ".metadata").write_bytes(pickle.dumps(index))
-    (folder / "manifest.json").unlink()
-
-
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        (
-            lambda number: (number, 1),
-            r"4 bytes, output_layer.weight \[0, 0\], in a record of 1 bytes in __0_0.distcp; it",
-        ),
-        (
-            lambda number: (number, 200),
-            "output_layer.weight .* in one record of __0_0.distcp, or in two that overlap; it",
-        ),
-        (
-            lambda number: (0, 200),
-            "places output_layer.weight .* in one record of __0_0.distcp, or in two that overlap",
-        ),
-    ],
-    ids=["too short", "overlapping", "one"],
-)
-def test_pieces_without_bytes_of_their_own(pair, tmp_path, place, message):
-    """An index of some kilobytes would otherwise cost any amount of memory and time."""
-    cut_into_columns(pair[1], "output_layer.weight", place)
-    with pytest.raises(UserError, match=message):
-        convert(pair[1], tmp_path / "out")
-    assert not list(tmp_path.glob("out*"))
-
-
-def part(row, num_rows, column, width):
-    return StoredPart(Path("a"), 0, row, num_rows, column, width)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_parts_that_overlap(seed):
-    """Cuts a matrix into rectangles at random; then makes one larger, which overlaps unless it reaches the edge."""
-    numbers = random.Random(seed)
-    parts = []
-
-    def cut(row, num_rows, column, width, depth):
-        if depth == 0 or num_rows * width < 6:
-            parts.append(part(row, num_rows, column, width))
-        elif numbers.random() < 0.5 and num_rows > 1:
-            at = numbers.randrange(1, num_rows)
-            cut(row, at, column, width, depth - 1)
-            cut(row + at, num_rows - at, column, width, depth - 1)
-        elif width > 1:
-            at = numbers.randrange(1, width)
-            cut(row, num_rows, column, at, depth - 1)
-            cut(row, num_rows, column + at, width - at, depth - 1)
-        else:
-            parts.append(part(row, num_rows, column, width))
-
-    cut(0, 40, 0, 50, 6)
-    numbers.shuffle(parts)
-    assert not megatron_folder._overlap(parts)
-    for number, one in enumerate(parts):
-        for rows, columns in ((1, 0), (0, 1)):
-            larger = part(one.row, one.num_rows + rows, one.column, one.width + columns)
-            at_edge = one.row + one.num_rows == 40 if rows else one.column + one.width == 50
-            assert megatron_folder._overlap([*parts[:number], larger, *parts[number + 1 :]]) is not at_edge
-
-
-def test_many_parts_in_one_row_take_no_time():
-    start = time.process_time()
-    assert not megatron_folder._overlap([part(0, 1, column, 1) for column in range(30_000)])
-    assert time.process_time() - start < 5
-
-
 @pytest.mark.parametrize("vocab_size", [1, 32, 50, 96, 98])
 def test_rows_that_are_no_padding(pair, tmp_path, vocab_size):
-    (pair[1] / "manifest.json").unlink()  # as in a checkpoint of a trainer
     edit_json(pair[1] / "config.json", lambda config: config.update(vocab_size=vocab_size))
     with pytest.raises(UserError, match=rf"embeddings.weight \[97, 16\] instead of \[{vocab_size}, 16\].*; check that"):
         convert(pair[1], tmp_path / "out")
@@ -484,7 +275,6 @@ def test_padding_that_is_left_out_is_said(pair, tmp_path, capsys):
         file = pair[0] / HFFolder(pair[0]).index[name]
         change(file, **{name: torch.cat([load_file(file)[name], torch.zeros(3, 16)])})
     convert(pair[0], tmp_path / "padded")
-    (tmp_path / "padded" / "manifest.json").unlink()
     edit_json(tmp_path / "padded" / "config.json", lambda config: config.update(vocab_size=97))
     capsys.readouterr()
     convert(tmp_path / "padded", tmp_path / "out")
@@ -492,16 +282,6 @@ def test_padding_that_is_left_out_is_said(pair, tmp_path, capsys):
     assert verify(tmp_path / "padded", pair[1]).differences == []
     assert "the last 3 of 100 rows" in capsys.readouterr().err
     assert open_folder(tmp_path / "out").shapes()["model.embed_tokens.weight"] == (97, 16)
-
-
-def test_two_pieces_in_one_record(pair, tmp_path):
-    (pair[1] / "manifest.json").unlink()
-    index = pickle.loads((pair[1] / ".metadata").read_bytes())
-    first, second = [each for each in index.storage_data if each.fqn == "decoder.layers.mlp.router.weight"]
-    index.storage_data[first] = index.storage_data[second]
-    (pair[1] / ".metadata").write_bytes(pickle.dumps(index))
-    with pytest.raises(UserError, match=r"places decoder.layers.mlp.router.weight .* in one record of __0_0.distcp"):
-        convert(pair[1], tmp_path / "out")
 
 
 @pytest.mark.parametrize("content", ["{}", '["a"]', "no JSON", '{"dataset": "of another program"}'])
@@ -554,14 +334,6 @@ def test_wrong_direction_is_refused(pair, tmp_path):
         convert(pair[1], tmp_path / "out", to="megatron")
 
 
-@pytest.mark.parametrize("num_threads", [0, -1, 257, 10**9])
-def test_numbers_of_threads_that_are_refused(pair, tmp_path, capsys, num_threads):
-    assert main(["convert", str(pair[0]), str(tmp_path / "out"), "--threads", str(num_threads)]) == 2
-    said = capsys.readouterr().err
-    assert f"--threads is {num_threads}; it must be from 1 to 256" in said and said.count("\n") == 1
-    assert not list(tmp_path.glob("out*")), "something was written"
-
-
 def test_a_destination_that_is_not_empty(pair, tmp_path):
     with pytest.raises(UserError, match=r"megatron exists and is not an empty folder"):
         convert(pair[0], pair[1])
@@ -581,27 +353,12 @@ def test_destinations_that_are_refused(pair, tmp_path, capsys, destination):
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
 
 
-@pytest.mark.parametrize("name", ["out", "out.partial"])
-def test_a_destination_that_is_a_mount_point(pair, tmp_path, monkeypatch, name):
-    (tmp_path / name).mkdir()
-    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / name)
-    with pytest.raises(UserError, match=rf"{tmp_path / name} is a mount point, .*; write into a folder inside it"):
+def test_a_destination_that_is_a_mount_point(pair, tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "out")
+    with pytest.raises(UserError, match=rf"{tmp_path / 'out'} is a mount point, .*; write into a folder inside it"):
         convert(pair[0], tmp_path / "out")
     assert not list(tmp_path.glob("out*/*")), "something was written"
-
-
-def test_a_source_that_is_changed_meanwhile(pair, tmp_path, monkeypatch):
-    run = TensorCopier.run
-
-    def run_and_change(self, num_threads):
-        checksums = run(self, num_threads)
-        os.utime(min(pair[0].glob("*.safetensors")), (0, 0))
-        return checksums
-
-    monkeypatch.setattr(TensorCopier, "run", run_and_change)
-    with pytest.raises(UserError, match=rf"the weights in {pair[0]} were changed while they were converted; run the"):
-        convert(pair[0], tmp_path / "out")
-    assert not list(tmp_path.glob("out*"))
 
 
 def test_a_destination_below_a_file(pair, tmp_path):
@@ -673,21 +430,9 @@ def test_no_permission(pair, tmp_path):
 
 def test_a_disk_that_is_too_small(pair, tmp_path, monkeypatch):
     monkeypatch.setattr(convert_module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 1000))
-    with pytest.raises(UserError, match=r"too full: the conversion needs 8\d\.\d kB, and 1\.0 kB are free"):
+    with pytest.raises(UserError, match=r"too full: the conversion needs 59\.7 kB, and 1\.0 kB are free"):
         convert(pair[0], tmp_path / "out")
     assert not list(tmp_path.glob("out*")), "something was written"
-
-
-def test_a_disk_that_is_full_when_the_records_are_written(pair, tmp_path, monkeypatch):
-    write_index = torch_dist.write_index
-
-    def write_into_a_folder(path, *arguments):
-        (path / "common.pt").mkdir()  # for the system it cannot be opened either
-        write_index(path, *arguments)
-
-    monkeypatch.setattr(torch_dist, "write_index", write_into_a_folder)
-    with pytest.raises(UserError, match=r"cannot use .*/out.partial/common.pt: Is a directory"):
-        convert(pair[0], tmp_path / "out")
 
 
 def content_of(folder):
@@ -697,11 +442,8 @@ def content_of(folder):
 def test_destination_inside_a_source(pair, tmp_path):
     hf, megatron = pair
     (tmp_path / "link").symlink_to(hf)
-    (tmp_path / "taken.partial").symlink_to(hf)
-    shutil.copytree(hf, tmp_path / "model.partial")
-    sources = [hf, hf, hf, hf, tmp_path / "link", tmp_path / "model.partial", tmp_path / "link"]
-    inside = [hf / "out", hf, tmp_path / "link", tmp_path / "link" / "out", hf / "a" / "b", tmp_path / "model"]
-    inside.append(tmp_path / "taken")
+    sources = [hf, hf, hf, hf, tmp_path / "link"]
+    inside = [hf / "out", hf, tmp_path / "link", tmp_path / "link" / "out", hf / "a" / "b"]
     before = content_of(tmp_path)
     for source, destination in zip(sources, inside, strict=True):
         with pytest.raises(UserError, match=r"would be written into .*, which is read; write somewhere else"):
@@ -709,61 +451,6 @@ def test_destination_inside_a_source(pair, tmp_path):
     with pytest.raises(UserError, match=rf"would be written into {hf}, which is read"):
         convert(megatron, hf / "out", config_folder=hf)
     assert content_of(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda partial, other: partial.symlink_to(other),
-        lambda partial, other: partial.touch(),
-        lambda partial, other: os.mkfifo(partial),
-        lambda partial, other: partial.symlink_to("nowhere"),
-    ],
-)
-def test_a_partial_folder_that_is_a_link_or_no_folder(pair, tmp_path, make):
-    (tmp_path / "other").mkdir()
-    make(tmp_path / "out.partial", tmp_path / "other")
-    with pytest.raises(UserError, match=r"out.partial, where the work is done, is a link or not a folder; remove it"):
-        convert(pair[0], tmp_path / "out")
-    assert not list((tmp_path / "other").iterdir())
-
-
-@pytest.mark.parametrize("name", ["__0_0.distcp", "config.json", "journal.jsonl", "common.pt", "a/b"])
-def test_links_in_a_partial_folder_are_not_followed(pair, tmp_path, monkeypatch, name):
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(TensorCopier, "run", interrupt)
-        convert(pair[0], tmp_path / "out")
-    (tmp_path / "victim").write_text("mine")
-    link = tmp_path / "out.partial" / name
-    link.parent.mkdir(exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match=rf"{link} is not a file of a conversion but a link or a device; remove "):
-        convert(pair[0], tmp_path / "out")
-    assert (tmp_path / "victim").read_text() == "mine"
-
-
-def interrupt(*_, **__):
-    raise KeyboardInterrupt
-
-
-def test_an_empty_fingerprint_beside_other_files_is_no_conversion(pair, tmp_path):
-    (tmp_path / "out.partial").mkdir()
-    (tmp_path / "out.partial" / "fingerprint").touch()
-    convert(pair[0], tmp_path / "out")  # which was killed before it wrote there
-    (tmp_path / "other.partial").mkdir()
-    for name in ("fingerprint", "config.json"):
-        (tmp_path / "other.partial" / name).touch()
-    with pytest.raises(UserError, match=r"other.partial exists and is not an unfinished conversion"):
-        convert(pair[0], tmp_path / "other")
-
-
-def test_partial_folder_of_other_content_is_kept(pair, tmp_path):
-    (tmp_path / "out.partial").mkdir()
-    (tmp_path / "out.partial" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"out.partial exists and is not an unfinished conversion"):
-        convert(pair[0], tmp_path / "out")
-    assert content_of(tmp_path / "out.partial").keys() == {Path("notes.txt")}
 
 
 def test_unreadable_tokenizer_is_reported_before_anything_is_written(pair, tmp_path):

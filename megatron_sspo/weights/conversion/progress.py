@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
@@ -15,28 +16,22 @@ _SECONDS = 10  # between two lines if stderr is not a terminal
 
 
 class Meter:
-    """A progress bar on stderr if it is a terminal, otherwise a line every few seconds. Threads may share it.
+    """A progress bar on stderr if it is a terminal, otherwise a line every few seconds. Threads may share it."""
 
-    Args:
-        total: the number of bytes.
-    """
-
-    def __init__(self, title: str, total: int) -> None:
-        self._title, self._total, self._done, self._done_before = title, total, 0, 0
-        self._console = Console(stderr=True)
+    def __init__(self, title: str) -> None:
+        self._title, self._done = title, 0
         self._lock = threading.Lock()
         self._bar: Progress | None = None
 
-    def start(self, done: int) -> None:
-        """Starts the display, with `done` bytes copied by earlier attempts."""
-        self._start_time = self._last_printed = time.monotonic()
-        self._done = self._done_before = done
-        resumed = f", {done / 1e9:.2f} GB already done" if done else ""
-        print(f"{self._title}: {self._total / 1e9:.2f} GB{resumed}", file=sys.stderr, flush=True)
-        if self._console.is_terminal:
+    def start(self, total: int) -> None:
+        """Starts the display of `total` bytes."""
+        self._total, self._start_time, self._printed = total, time.monotonic(), time.monotonic()
+        print(f"{self._title}: {total / 1e9:.2f} GB", file=sys.stderr, flush=True)
+        console = Console(stderr=True)
+        if console.is_terminal:
             columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=self._console)
-            self._bar.add_task("", total=self._total, completed=done)
+            self._bar = Progress(*columns, console=console)
+            self._bar.add_task("", total=total)
             self._bar.start()
 
     def advance(self, num_bytes: int) -> None:
@@ -46,9 +41,9 @@ class Meter:
             now = time.monotonic()
             if self._bar is not None:
                 self._bar.update(self._bar.task_ids[0], completed=self._done)
-            elif now - self._last_printed >= _SECONDS:
-                self._last_printed = now
-                rate = (self._done - self._done_before) / (now - self._start_time)
+            elif now - self._printed >= _SECONDS:
+                self._printed = now
+                rate = self._done / (now - self._start_time)
                 left = (self._total - self._done) / max(rate, 1)
                 print(
                     f"{self._done / 1e9:.2f} of {self._total / 1e9:.2f} GB, {rate / 1e9:.2f} GB/s, {left:.0f} s left",
@@ -56,8 +51,10 @@ class Meter:
                     flush=True,
                 )
 
-    def end(self) -> None:
-        """Stops the progress bar."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -73,12 +70,9 @@ def check_content(folder: ModelFolder) -> None:
     if (found := folder.manifest_to_check()) is None:
         return
     checkpoint, written = found
-    meter = Meter(f"{checkpoint} and its manifest", sum(entry.size for entry in written.files.values()))
-    meter.start(0)
-    try:
+    with Meter(f"{checkpoint} and its manifest") as meter:
+        meter.start(sum(entry.size for entry in written.files.values()))
         manifest.check_content(checkpoint, written, advance=meter.advance)
-    finally:
-        meter.end()
 
 
 def print_padding(folder: ModelFolder) -> None:

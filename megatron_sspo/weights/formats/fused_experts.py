@@ -11,7 +11,7 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.family import EXPERTS, Config, ExpertNames, load_family, size
-from megatron_sspo.weights.formats.stored import StoredTensor
+from megatron_sspo.weights.formats.safetensors_file import StoredTensor
 
 _FUSED = re.compile(r"(model\.layers\.\d+)\.mlp\.experts\.(gate_up_proj|down_proj)")
 _ROUTER = re.compile(r"(model\.layers\.\d+)\.mlp\.gate\.weight")
@@ -43,16 +43,12 @@ def split_fused_experts(stored: Mapping[str, StoredTensor], config: Config, fold
 def _split(tensor: StoredTensor, names: ExpertNames, num_experts: int) -> Iterator[StoredTensor]:
     router, fused = _ROUTER.fullmatch(tensor.name), _FUSED.fullmatch(tensor.name)
     if router is not None:
-        yield StoredTensor(f"{router[1]}.{names.router}.weight", tensor.shape, tensor.dtype, tensor.parts)
+        yield replace(tensor, name=f"{router[1]}.{names.router}.weight")
         return
     modules = (names.gate, names.up) if fused is not None and fused[2] == "gate_up_proj" else (names.down,)
     if fused is None or len(tensor.shape) != 3 or tensor.shape[0] != num_experts or tensor.shape[1] % len(modules):
         yield tensor  # one of the wrong shape has no row in the weight table
         return
-    _, rows, columns = tensor.shape
-    height, width = rows // len(modules), columns * tensor.dtype.itemsize
-    whole = replace(tensor.parts[0], num_rows=num_experts * rows, width=width)
+    shape = (tensor.shape[1] // len(modules), tensor.shape[2])
     for number, (expert, module) in enumerate(product(range(num_experts), modules)):
-        part = whole.clipped(number * height, (number + 1) * height)
-        parts = (part.moved(-number * height),) if part is not None else ()
-        yield StoredTensor(f"{fused[1]}.{module.format(e=expert)}.weight", (height, columns), tensor.dtype, parts)
+        yield tensor.part(f"{fused[1]}.{module.format(e=expert)}.weight", number, shape)

@@ -1,10 +1,7 @@
 """Hugging Face folders: slices of tensors are read in place, and tensors are written from a stream."""
 
-import glob
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +15,10 @@ from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.files.reading import is_inside, read_json
 from megatron_sspo.files.writing import safetensors_errors_as_user_errors
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
-from megatron_sspo.weights.formats.destination import check_destination, publish, real_path
+from megatron_sspo.weights.formats.destination import new_folder, real_path
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.safetensors_file import read_header
-from megatron_sspo.weights.formats.stored import StoredTensor
+from megatron_sspo.weights.formats.safetensors_file import Files, StoredTensor, read_header
 
 _SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -39,8 +35,8 @@ class HFFolder(ModelFolder):
     """
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__()
         self.path = self.config_folder = Path(path)
+        self._files = Files()
         self._check_kind()
         self.config: dict[str, Any] = read_json(self.path / "config.json")
         self.index: dict[str, str] = self._read_index()
@@ -69,6 +65,29 @@ class HFFolder(ModelFolder):
         if not stored:
             raise UserError(f"{self.path} holds safetensors without a tensor of a model; download it again")
         return split_fused_experts(stored, self.config, self.path)
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tensor.shape for name, tensor in self.stored.items()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return self._shapes
+
+    @cached_property
+    def _dtypes(self) -> dict[str, torch.dtype]:
+        return {name: tensor.dtype for name, tensor in self.stored.items()}
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        return self._dtypes
+
+    def weight_files(self) -> list[Path]:
+        return sorted({tensor.file for tensor in self.stored.values()})
+
+    def fill(self, rows: Tensor, name: str, start: int) -> None:
+        self._files.fill(rows, self.stored[name], start)
+
+    def close(self) -> None:
+        self._files.close()
 
     def _check_kind(self) -> None:
         """Refuses a path that is not a Hugging Face folder of a whole model; the message says how to make one."""
@@ -171,26 +190,10 @@ def write_folder(
         ValueError: a name occurs twice, or there are no tensors.
     """
     path = real_path(path)
-    with os_errors_as_user_errors(path):
-        check_destination(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_partial(path)
-        partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
-        partial.mkdir()
-        try:
-            dtypes = _write_weights(partial, tensors, shard_bytes, path)
-            copy_tokenizer_files(source.config_folder, partial)
-            write_config(source.config, partial, dtypes)
-            publish(partial, path)
-        except BaseException:
-            shutil.rmtree(partial)
-            raise
-
-
-def _remove_partial(path: Path) -> None:
-    """Removes what killed processes have left that wrote to this path; only one process at a time writes there."""
-    for left in path.parent.glob(f"{glob.escape(path.name)}.partial-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    with os_errors_as_user_errors(path), new_folder(path) as partial:
+        dtypes = _write_weights(partial, tensors, shard_bytes, path)
+        copy_tokenizer_files(source.config_folder, partial)
+        write_config(source.config, partial, dtypes)
 
 
 def _write_weights(

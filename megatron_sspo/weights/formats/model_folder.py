@@ -1,8 +1,9 @@
 """The base class of model folders: tensors under Hugging Face names, which are read by slices."""
 
+import math
 import re
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,10 +13,18 @@ from torch import Tensor
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import Manifest
 from megatron_sspo.weights.family import DEQUANTIZE
-from megatron_sspo.weights.formats.stored import Files, StoredTensor
 from megatron_sspo.weights.table import ParameterMap, check_coverage, check_tied
 
 _SAMPLED_TENSORS, _SAMPLED_BYTES = 8, 4096  # of each kind of tensor, and of each of these
+PIECE_BYTES = 4 * 1024**2  # read at a time, and the maximum of a piece of a Megatron tensor; fits into a cache
+
+
+def row_ranges(shape: Sequence[int], dtype: torch.dtype) -> Iterator[tuple[int, int]]:
+    """Yields ranges [start, stop) of a tensor's rows that together are the tensor, each of at most PIECE_BYTES."""
+    num_rows, *rest = shape or (1,)
+    step = max(1, PIECE_BYTES // max(1, math.prod(rest) * dtype.itemsize))
+    for start in range(0, num_rows, step):
+        yield start, min(start + step, num_rows)
 
 
 class ModelFolder:
@@ -29,27 +38,27 @@ class ModelFolder:
     path: Path
     config: dict[str, Any]
     config_folder: Path  # the folder with config.json, tokenizer and chat template
-
-    def __init__(self) -> None:
-        self.files = Files()
-
-    @property
-    def stored(self) -> Mapping[str, StoredTensor]:
-        """Tensor name -> its location in files."""
-        raise NotImplementedError
-
-    @property
-    def num_padding_rows(self) -> int:
-        """The number of rows of the vocabulary that the files have and `stored` leaves out."""
-        return 0
+    num_padding_rows = 0  # rows of the vocabulary that the files have and the tensors leave out
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensor name -> shape."""
-        return {name: tensor.shape for name, tensor in self.stored.items()}
+        raise NotImplementedError
 
     def dtypes(self) -> dict[str, torch.dtype]:
         """Tensor name -> dtype."""
-        return {name: tensor.dtype for name, tensor in self.stored.items()}
+        raise NotImplementedError
+
+    def weight_files(self) -> list[Path]:
+        """The files that hold the tensors."""
+        raise NotImplementedError
+
+    def fill(self, rows: Tensor, name: str, start: int) -> None:
+        """Fills `rows` with those of a tensor from `start` on, which are within it. Threads may call this at once.
+
+        Raises:
+            UserError: a file cannot be read, or is damaged.
+        """
+        raise NotImplementedError
 
     def check(self, rows: Sequence[ParameterMap]) -> None:
         """Checks that the folder holds exactly the tensors of a weight table, with values that can be trained.
@@ -59,7 +68,7 @@ class ModelFolder:
         """
         self._check_not_quantized({name.rpartition(".")[0] for row in rows for name in row.hf})
         check_coverage(rows, self.shapes(), self.path)
-        check_tied(rows, self.stored, self.read, self.path)
+        check_tied(rows, self.shapes(), self.read, self.path)
 
     def fingerprint(self) -> str:
         """Returns a checksum of some weights: of each kind of tensor in several layers, a few kilobytes each.
@@ -67,14 +76,15 @@ class ModelFolder:
         It depends neither on the format nor on which file has which tensor. Training changes weights of every kind.
         """
         kinds: dict[str, list[str]] = {}
-        for name in sorted(self.stored):
+        for name in sorted(self.shapes()):
             kinds.setdefault(re.sub(r"\d+", "", name), []).append(name)
         crc = 0
         for names in kinds.values():
             for name in names[:: -(-len(names) // _SAMPLED_TENSORS)]:
-                tensor = self.stored[name]
-                first, count = tensor.num_rows // 2, max(1, _SAMPLED_BYTES // max(1, tensor.row_bytes))
-                rows = self.read(name, 0, first, first + count).flatten().view(torch.uint8)
+                num_rows, *rest = self.shapes()[name] or (1,)
+                row_bytes = math.prod(rest) * self.dtypes()[name].itemsize
+                first, count = num_rows // 2, max(1, _SAMPLED_BYTES // max(1, row_bytes))
+                rows = self.read(name, 0, first, min(first + count, num_rows)).flatten().view(torch.uint8)
                 crc = zlib.crc32(rows.numpy().tobytes(), crc)
         return f"{crc:08x}"
 
@@ -103,24 +113,17 @@ class ModelFolder:
         Raises:
             UserError: there is no such tensor, or its file cannot be read.
         """
-        if name not in self.stored:
+        if name not in self.shapes():
             raise UserError(f"{self.path} has no tensor {name}")
-        tensor = self.stored[name]
-        first, last = 0, tensor.num_rows
-        if dim == 0:
-            first, last = slice(start, stop).indices(tensor.num_rows)[:2]
-        shape = (max(last - first, 0), *tensor.shape[1:]) if tensor.shape else ()
-        if 0 in shape:
-            rows = torch.empty(shape, dtype=tensor.dtype)
-        else:
-            data = torch.empty((last - first, tensor.row_bytes), dtype=torch.uint8)
-            self.files.read(tensor, first, last, data.numpy())
-            rows = data.view(-1).view(tensor.dtype).view(shape)
-        return rows if dim == 0 else rows[(*(slice(None),) * dim, slice(start, stop))].contiguous()
+        shape = self.shapes()[name]
+        first, last, _ = slice(start, stop).indices(shape[dim]) if shape else (0, 0, 1)
+        begin, end = (first, max(first, last)) if dim == 0 else (0, shape[0])
+        rows = torch.empty((end - begin, *shape[1:]) if shape else (), dtype=self.dtypes()[name])
+        self.fill(rows, name, begin)
+        return rows if dim == 0 else rows.narrow(dim, first, last - first).contiguous()
 
     def close(self) -> None:
-        """Closes the files. A later read opens them again."""
-        self.files.close()
+        """Lets go of the files and of what is kept of them. A later read opens them again."""
 
     def __enter__(self) -> Self:
         return self
