@@ -6,13 +6,11 @@ import resource
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.output import survive_closed_output
 from megatron_sspo.processes.stop import SIGNALS
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MIN_OPEN_FILES = 256  # a run's sockets and its checkpoint writers need some hundred file descriptors
 
 
@@ -62,11 +60,6 @@ def check_open_files() -> None:
             f"the limit on open files is {limit}, but a run needs {MIN_OPEN_FILES}: raise it, for example with "
             "`ulimit -n 4096`"
         )
-
-
-def boot_id() -> str:
-    """Returns an id of this machine's present boot; "" where the system has none."""
-    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
 
 
 @contextmanager

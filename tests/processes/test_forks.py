@@ -39,27 +39,6 @@ made.send_signal(9)  # of an ended process: nothing happens
     assert in_new_process(program) == f"None\n{-signal.SIGKILL} {-signal.SIGKILL}\n"
 
 
-@pytest.mark.parametrize(
-    ("work", "found"),
-    [
-        ("os.kill(os.getpid(), 9)", "the process that tries the index was killed, as the kernel does when memory runs"),
-        ("os.kill(os.getpid(), 24)", "120 s of processor time"),
-        ("bytearray(16 * 2**30)", "the memory that it may take"),
-        ("1 / 0", "none"),
-    ],
-)
-def test_a_kill_from_outside_is_not_the_work_s_fault(work: str, found: str) -> None:
-    program = f"""
-import os
-from megatron_sspo.processes.forks import exceeded_limit
-try:
-    print(exceeded_limit(lambda: {work}, "index") or "none")
-except Exception as error:
-    print(error)
-"""
-    assert in_new_process(program).startswith(found)
-
-
 def test_a_fork_has_a_title_and_dies_with_its_parent() -> None:
     program = """
 import os, time
