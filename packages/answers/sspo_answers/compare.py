@@ -265,6 +265,8 @@ def _is_name(side: str) -> bool:
 
 def _is_name_of(side: str, known: frozenset[str]) -> bool:
     """Returns whether a side names the value: a symbol, words, or a formula of letters that the gold value lacks."""
+    if re.match(r"\$?[0-9]", side) and re.search("[A-Za-z]{3}", side):
+        return False  # "5 days to fly 20,000 km" is another value
     letters = letters_of(side)
     return (_is_name(side) and not letters <= known) or (len(letters - known) > 1)
 

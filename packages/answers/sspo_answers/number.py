@@ -182,7 +182,7 @@ def _read_tail(tail: str) -> tuple[bool, str] | None:
     if not _UNIT.fullmatch(tail):
         return None
     words = re.findall(r"[A-Za-z]+", tail)
-    if any(word not in _UNITS and word not in _SHORT and len(word) < 3 for word in words[:2]):
+    if any(word not in _UNITS and word not in _SHORT and len(word) < 3 for word in (*words[:2], words[-1])):
         return None
     if (_CHANGES_IT.fullmatch(words[0]) and words != ["times"]) or _CHANGING.search(tail):
         return None
