@@ -35,6 +35,16 @@ def test_verify_reports_dtypes_and_missing_tensors(pair, tmp_path):
     assert verify(other, pair[1]).differences == [f"model.norm.weight is only in {pair[1]}"]
 
 
+def test_a_cast_cannot_be_verified(checkpoint, tmp_path):
+    convert(checkpoint("llama_tied"), tmp_path / "cast", dtype=torch.float16)
+    words = (
+        r"^20 of 20 tensors of .* have another dtype than in .*cast, .* \(torch.float32 and torch.float16\): bits are"
+    )
+    with pytest.raises(UserError, match=words) as raised:
+        verify(checkpoint("llama_tied"), tmp_path / "cast")
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize("names", [[], ["model.layers.0.self_attn.rotary_emb.inv_freq"]])
 def test_folders_of_no_tensors_are_not_equal(tmp_path, names):
     (tmp_path / "config.json").write_text("{}")
