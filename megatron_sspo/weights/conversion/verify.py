@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from megatron_sspo.errors import os_errors_as_user_errors
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.weights.conversion.convert import NUM_THREADS
 from megatron_sspo.weights.conversion.progress import Meter, check_content, print_padding
 from megatron_sspo.weights.family import flag
@@ -36,7 +36,8 @@ def verify(first: str | Path, second: str | Path, *, config_folder: Path | None 
         config_folder: the Hugging Face folder with config.json, for a Megatron checkpoint without it.
 
     Raises:
-        UserError: one of the two cannot be read, or neither is a Megatron checkpoint, for which `config_folder` is.
+        UserError: one of the two cannot be read, neither is a Megatron checkpoint, for which `config_folder` is, or
+            one is a cast of the other.
     """
     with os_errors_as_user_errors(), open_folder(first, config_folder) as a, open_folder(second, config_folder) as b:
         check_config_folder(config_folder, a, b)
@@ -62,6 +63,14 @@ def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
             differences.append(
                 f"{x} is {a.dtypes()[x]} {list(a.shapes()[x])} and {b.dtypes()[y]} {list(b.shapes()[y])}"
             )
+    casts = [(x, y) for x, y in pairs if a.shapes()[x] == b.shapes()[y] and a.dtypes()[x] != b.dtypes()[y]]
+    if len(casts) > 1:
+        x, y = casts[0]
+        raise UserError(
+            f"{len(casts):,} of {len(pairs):,} tensors of {a.path} have another dtype than in {b.path}, such as "
+            f"{x} ({a.dtypes()[x]} and {b.dtypes()[y]}): bits are compared, so a cast cannot be verified; convert "
+            "without --dtype"
+        )
     sizes = {x: prod(a.shapes()[x]) * a.dtypes()[x].itemsize for x, _ in comparable}
     with Meter(f"{a.path} and {b.path}") as meter, ThreadPoolExecutor(NUM_THREADS) as threads:
         meter.start(sum(sizes.values()))

@@ -124,6 +124,8 @@ class MegatronFolder(ModelFolder):
             for dim in range(1, len(sizes)):
                 target = target.narrow(dim, offsets[dim], sizes[dim])
             target.copy_(block[first - offsets[0] : last - offsets[0]])
+            if not location.index and last == offsets[0] + sizes[0]:  # of a vocabulary, which is read in order
+                del known[piece.offsets]
 
     def _known_records(self, location: Location) -> dict[tuple[int, ...], Tensor]:
         """Returns this thread's records of a parameter, by offsets, and forgets others."""
