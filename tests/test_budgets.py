@@ -2,10 +2,40 @@
 
 from tests.proof import closures, sizes
 
-BUDGETS: dict[str, int] = {}
-LIBRARIES: dict[str, int] = {}
-OTHERS = {"tests": 0, "UserError": 0}
-CLOSURES = {"loop": 0, "plugin": 0}
+BUDGETS = {
+    "(root)": 1100,
+    "agent": 730,
+    "arrays": 150,
+    "batching": 970,
+    "checkpoint": 1140,
+    "cli": 880,
+    "config": 1330,
+    "data": 2220,
+    "environment": 500,
+    "evaluation": 1260,
+    "files": 580,
+    "integrations": 480,
+    "job": 1150,
+    "launch": 1060,
+    "memory": 530,
+    "objective": 1990,
+    "plots": 1160,
+    "policy": 4280,
+    "preflight": 930,
+    "processes": 1280,
+    "project": 370,
+    "rehearsal": 1820,
+    "reward": 1060,
+    "rollout": 7420,
+    "run_folder": 620,
+    "sandbox": 4480,
+    "sweep": 1650,
+    "trackers": 260,
+    "weights": 3350,
+}
+LIBRARIES = {"answers": 1840}
+OTHERS = {"tests": 44790, "UserError": 647}
+CLOSURES = {"loop": 22610, "plugin": 5270}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
