@@ -34,7 +34,7 @@ BUDGETS = {
     "weights": 3350,
 }
 LIBRARIES = {"answers": 1840}
-OTHERS = {"tests": 44790, "UserError": 647}
+OTHERS = {"tests": 44840, "UserError": 647}
 CLOSURES = {"loop": 22610, "plugin": 5270}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
