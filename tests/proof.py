@@ -51,7 +51,8 @@ def lines(paths: Iterable[Path]) -> int:
 
 
 def sources(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.py") if "tests" not in path.relative_to(HERE).parts[1:])
+    left_out = {"tests", "build"}
+    return sorted(path for path in folder.rglob("*.py") if not left_out & {*path.relative_to(HERE).parts[1:]})
 
 
 @cache

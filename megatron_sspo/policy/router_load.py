@@ -31,6 +31,7 @@ class RouterLoad:
         device = next(models[0].parameters()).device
         shape = (self._config.num_layers, self._config.num_moe_experts or 0)
         self._tokens = torch.zeros(shape, dtype=torch.float64, device=device)  # by layer and expert
+        get_moe_layer_wise_logging_tracker().clear()  # which may have the layers of another model of this process
         for router in (module for model in models for module in model.modules() if isinstance(module, TopKRouter)):
             router.register_forward_hook(self._count)
 

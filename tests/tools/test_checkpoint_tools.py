@@ -38,7 +38,7 @@ def root(tmp_path_factory):
     done = convert(root / "hf", root / "megatron", "megatron")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{root / 'megatron'}: a Megatron checkpoint of ")
-    done = convert(root / "megatron", root / "back", "hf", "--threads", "1")
+    done = convert(root / "megatron", root / "back", "hf")
     assert done.returncode == 0, done.stderr
     return root
 
