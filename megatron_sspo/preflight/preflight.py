@@ -144,7 +144,8 @@ def _check_data(
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
     check_prompts_fit(stream.prompts, config)
     _check_overlong_penalty(run, min(len(prompt.tokens) for prompt in stream.prompts), config)
-    check_prompts(resolve("reward", run.reward, "reward"), stream.prompts, run.reward_options)
+    if not run.rollouts.agent:  # which may reward its episodes itself, by rows without a gold answer
+        check_prompts(resolve("reward", run.reward, "reward"), stream.prompts, run.reward_options)
     if checkpoint is not None:
         stream.restore(checkpoint.prompts)
     held_out = held_out_streams(run, tokenizer)
