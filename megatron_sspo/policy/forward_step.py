@@ -164,6 +164,7 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         returns something else than `Sums` of the microbatch whose loss has a gradient.
     """
     average, needs = average_of(objective), needs_of(objective)
+    has_reference = penalties.kl_coef > 0 or "reference_log_probs" in needs
 
     def loss(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:
         old = microbatch.old_log_probs
@@ -187,7 +188,7 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         tokens = {"log_ratio": log_ratio, **sums.tokens, "advantage": advantage, "entropy": entropy.detach()}
         if microbatch.rollout_log_probs is not None:
             tokens["engine_difference"] = old - microbatch.rollout_log_probs
-        if reference is not None:
+        if has_reference and reference is not None:  # a microbatch without sequences has values of all kinds
             tokens["reference_difference"] = reference - log_probs.detach()
         sequences = dict(sums.sequences)
         if correction.mode != "none" and microbatch.rollout_log_probs is not None:

@@ -62,6 +62,14 @@ def test_an_objective_is_given_what_it_names_and_nothing_else():
     assert given["old_entropy"].tolist() == pytest.approx([0.1, 0.2])
 
 
+def test_a_microbatch_without_sequences_reports_the_same_names():
+    (_, _, report), _ = evaluate(Asking(), ROLLOUT)
+    (_, _, empty), _ = evaluate(Asking())
+    assert [report[kind].keys() for kind in ("tokens", "sequences")] == [
+        empty[kind].keys() for kind in ("tokens", "sequences")
+    ]
+
+
 @pytest.mark.parametrize(
     ("level", "tokens", "sequences"), [("token", 0.75, 0.5), ("sequence", 1.0, 1.0), ("product", 1.0, 1.0)]
 )
