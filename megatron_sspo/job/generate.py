@@ -1,5 +1,7 @@
 """`generate`: rollouts without training, for `train --rollouts`."""
 
+from dataclasses import replace
+
 from megatron_sspo.job.job import Job
 from megatron_sspo.job.saved_rollouts import write_cycle
 from megatron_sspo.run import Run
@@ -14,7 +16,7 @@ def generate(run: Run) -> int:
     Raises:
         UserError: the user can fix the problem; the message is one sentence.
     """
-    with Job(run, None) as job:
+    with Job(replace(run, evaluation=None, checkpoint_every=0), None) as job:
         job.is_whole = False
         for update in range(0, run.num_updates, run.updates_per_sync):
             if job.stop.is_requested():

@@ -95,7 +95,7 @@ class Blocking(Stuck):
 
 @pytest.mark.parametrize(("kind", "num_requests"), [(Stuck, 0), (Stuck, 1), (Blocking, 1)])
 def test_a_stuck_environment_is_no_progress(monkeypatch, submit, kind, num_requests):
-    """The watchdog then ends the run. While servers work, it is progress that the pool watches."""
+    """The run then ends by its limit of silence. While servers work, it is progress that the pool watches."""
     stuck, marks = kind(), []
     monkeypatch.setattr(groups, "mark_progress", lambda: marks.append(stuck.is_over.is_set()))
     monkeypatch.setattr(groups, "_POLL_SECONDS", 0.05)
