@@ -15,7 +15,7 @@ BIN := .venv/bin
 # share (numpy, sympy) are compiled, because a sandbox cannot write their bytecode.
 PIP := pip install --quiet --no-compile --disable-pip-version-check
 # The folders of packages/ that the trainer imports.
-LIBRARIES := answers
+LIBRARIES := answers sandbox agents lab rehearsal
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # One OpenMP thread a process: the tests start several, and pools that share a core spin.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest

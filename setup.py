@@ -32,7 +32,7 @@ TRAIN = [
     "tokenizers",
     "isal",  # CRC-32 at the speed of memory; with zlib's, a checksum costs as much as the copy it is of
     "pyarrow",
-    *map(library, ["answers"]),
+    *map(library, ["answers", "sandbox", "agents", "lab", "rehearsal"]),
     "reasoning-gym>=0.1.25",
     "matplotlib",
     "scipy>=1.15",  # statistics of sweeps; imported by table and plot alone

@@ -33,7 +33,7 @@ BUDGETS = {
     "trackers": 260,
     "weights": 3350,
 }
-LIBRARIES = {"answers": 1840}
+LIBRARIES = {"answers": 1840, "sandbox": 1, "agents": 1, "lab": 1, "rehearsal": 1}
 OTHERS = {"tests": 44840, "UserError": 647}
 CLOSURES = {"loop": 22610, "plugin": 5270}
 SLACK = 60  # lines by which a folder may be smaller than its budget

@@ -1,0 +1,1 @@
+"""Sweeps of runs, their statistics, and a live page of a run."""

@@ -1,0 +1,1 @@
+"""Runs programs that a model wrote in isolation, and judges them by tests."""
