@@ -6,15 +6,14 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
-from megatron_sspo.agent.agents import Agents
 from megatron_sspo.config.resolve import check_options, resolve
 from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
-from megatron_sspo.environment.open import check_environment, open_environment
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.protocol import Reward, check_prompts, open_reward
+from megatron_sspo.rollout.engine import Episodes
+from megatron_sspo.rollout.open_episodes import check_episodes, open_episodes
 from megatron_sspo.run import HeldOut, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 
@@ -81,7 +80,7 @@ def check_environments(run: Run, tokenizer: Any) -> None:
     """Raises UserError if a set's environment is missing, lacks an option, or does not fit template or tokenizer."""
     for name, held_out in sets_of(run).items():
         rollouts = _rollouts_of(run, held_out)
-        check_environment(rollouts, tokenizer)
+        check_episodes(rollouts, tokenizer)
         if rollouts.environment and held_out.prompts.template != "chat":
             raise UserError(
                 f"the evaluation set {name} has the environment {rollouts.environment!r} and the template "
@@ -89,19 +88,15 @@ def check_environments(run: Run, tokenizer: Any) -> None:
             )
 
 
-def open_environments(
-    run: Run, stack: ExitStack, first: Environment | Agents | None = None
-) -> dict[str, Environment | Agents | None]:
+def open_environments(run: Run, stack: ExitStack, first: Episodes | None = None) -> dict[str, Episodes | None]:
     """Opens the environment or agent of each set; None for a set with single turns. Arguments: see `open_rewards`."""
-    opened: dict[str, Environment | Agents | None] = (
-        {} if first is None else {_environment_key(run.rollouts, run.prompts): first}
-    )
-    found: dict[str, Environment | Agents | None] = {}
+    opened: dict[str, Episodes | None] = {} if first is None else {_environment_key(run.rollouts, run.prompts): first}
+    found: dict[str, Episodes | None] = {}
     for name, held_out in sets_of(run).items():
         rollouts = _rollouts_of(run, held_out)
         key = _environment_key(rollouts, held_out.prompts)
         if key not in opened:
-            opened[key] = stack.enter_context(open_environment(rollouts, max_prompt_tokens=held_out.prompts.max_tokens))
+            opened[key] = stack.enter_context(open_episodes(rollouts, max_prompt_tokens=held_out.prompts.max_tokens))
         found[name] = opened[key]
     return found
 

@@ -12,7 +12,6 @@ from megatron_sspo.data.demonstration import demonstration
 from megatron_sspo.data.fit import check_prompts_fit, check_vocabulary
 from megatron_sspo.data.open import describe_sources, prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
-from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_streams
 from megatron_sspo.files.reading import check_regular_file, read_json
@@ -24,6 +23,7 @@ from megatron_sspo.processes.surroundings import check_open_files
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
+from megatron_sspo.rollout.open_episodes import check_episodes
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.stopping import describe_end_of_turn, named_end_tokens
 from megatron_sspo.run import Run, check, layouts_of
@@ -106,7 +106,7 @@ def _check_model(run: Run, config: Mapping[str, Any], tokenizer: Any) -> None:
     """Checks the files of the model's folder, and that its chat template fits the environment."""
     model_path = Path(run.model.path)
     _check_special_tokens(model_path, size(config, "vocab_size"), tokenizer)
-    check_environment(run.rollouts, tokenizer)
+    check_episodes(run.rollouts, tokenizer)
     if run.model.init == "random":
         load_family(config, model_path)
         return

@@ -9,8 +9,8 @@ import torch
 from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.config.resolve import call_with_options, load_file, resolve
 from megatron_sspo.config.user_code import metrics_of
-from megatron_sspo.environment.open import open_environment
 from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.open_episodes import open_episodes
 from megatron_sspo.run import Rollouts
 from megatron_sspo.types import Rollout
 
@@ -57,7 +57,7 @@ def test_an_environment_that_cannot_be_closed(tmp_path):
         "def build():\n"
         "    return SimpleNamespace(stop=(), max_episodes=1, open=lambda prompt: 0, metrics=dict, close=close)\n"
     )
-    opened = open_environment(Rollouts(environment=f"{path}:build"), max_prompt_tokens=8)
+    opened = open_episodes(Rollouts(environment=f"{path}:build"), max_prompt_tokens=8)
     with pytest.raises(UserError, match=r"own.py, line 2 .*OSError: in use"), opened:
         pass
 

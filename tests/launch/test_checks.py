@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties
 from megatron_sspo.preflight import free_memory, resources
@@ -18,6 +17,7 @@ from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.preflight.ranks import versions
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.recipe import load_recipe
+from megatron_sspo.rollout.open_episodes import check_episodes
 from megatron_sspo.rollout.servers.server_program import KEY
 from megatron_sspo.run import Rollouts
 from tests.policy.launcher import launch
@@ -305,4 +305,4 @@ def test_the_python_of_servers_exists() -> None:
 def test_options_of_an_environment_are_checked_before_the_start(options, message) -> None:
     rollouts = Rollouts(environment="codeact", environment_options=options)
     with pytest.raises(UserError, match=message):
-        check_environment(rollouts, tokenizer=None)
+        check_episodes(rollouts, tokenizer=None)

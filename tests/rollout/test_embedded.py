@@ -12,7 +12,8 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.collect import start_generation
 from megatron_sspo.rollout.embedded.sampling import log_distribution
 from megatron_sspo.rollout.engines import embedded
-from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
+from megatron_sspo.rollout.requests.format import RequestFormat
+from megatron_sspo.rollout.stopping import text_of
 from megatron_sspo.types import Sampling
 from tests.rollout import tiny_models
 from tests.rollout.tiny_models import EOS, prompt
@@ -144,13 +145,13 @@ def test_only_end_and_padding_tokens_are_left_out_of_the_text(folders, tmp_path)
     engine = embedded.engine(folder)
     engine.load_weights(tiny_models.weights(folder).items(), 3)
     found = engine.generate(PROMPTS, Sampling(max_tokens=30, temperature=2.0), group_size=24, seed=0)
-    served = RequestFormat(folder, run="run", routes=False)
+    model = RequestFormat(folder, run="run", routes=False).model
     rollouts = [rollout for group in found for rollout in group.rollouts]
     assert {a, c, tiny_models.PAD, b, EOS} < {int(token) for rollout in rollouts for token in rollout.tokens}
     for rollout in rollouts:
-        part = PartialResponse(rollout.tokens, rollout.rollout_log_probs, ((3, len(rollout.tokens)),), "stop")
+        served = text_of(rollout.tokens.tolist(), model.tokenizer, model.end_tokens)
         kept = [token for token in rollout.tokens.tolist() if token not in (tiny_models.PAD, b, EOS)]
-        assert rollout.text == served.to_rollout(part).text == tokenizer.decode(kept)
+        assert rollout.text == served == tokenizer.decode(kept)
 
 
 def test_a_stop_string_ends_the_response_and_stays_in_it(loaded):

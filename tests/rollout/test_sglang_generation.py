@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.agents.messages import Call
 from megatron_sspo.rollout.requests import generation as sglang_generation
-from megatron_sspo.rollout.requests.agents import Parsers, ServedSampler
 from megatron_sspo.rollout.requests.format import PartialResponse
-from megatron_sspo.rollout.requests.generation import Requests
+from megatron_sspo.rollout.requests.generation import Parsers, Requests
+from megatron_sspo.rollout.requests.sampler import ServedSampler
 from megatron_sspo.rollout.servers.client import Client, RequestRejected
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.types import Prompt, Sampling
@@ -42,7 +41,7 @@ def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
         pool.version = 0
         format = SimpleNamespace(to_request=lambda *_, id, schema: {"rid": id})
         try:
-            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).generate_response(FIRST, Sampling(), 0)
+            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).run_turn(FIRST, Sampling(), 0)
         finally:
             await client.close()
             server.close()
@@ -93,7 +92,7 @@ def test_a_healthy_server_that_samples_nothing_ends_the_run(monkeypatch):
     server = _SlowServer()
 
     async def respond():
-        response = requests_to(server, PartialResponse()).generate_response(FIRST, Sampling(), 0)
+        response = requests_to(server, PartialResponse()).run_turn(FIRST, Sampling(), 0)
         await asyncio.wait_for(response, 10)
 
     with pytest.raises(
@@ -191,8 +190,14 @@ def test_a_parser_that_answers_in_another_form(reasoning, calls):
 
     requests = SimpleNamespace(parsers=Parsers("qwen", "qwen3"), ask=ask, takes_schemas=False)
     sampler = ServedSampler(requests, "first", Sampling(), 0)
-    tools = [{"type": "function", "function": {"name": "f"}}]
+
+    async def parse():
+        content, _ = await sampler.split_reasoning("a")
+        return await sampler.find_calls(content, [{"type": "function", "function": {"name": "f"}}])
+
     with pytest.raises(UserError, match=r"a server answered /.* in another form"):
-        asyncio.run(sampler.parse("a", tools))
+        asyncio.run(parse())
     answers.update({"/separate_reasoning": {"text": "x"}, "/parse_function_call": {"calls": [CALL]}})
-    assert asyncio.run(sampler.parse("a", tools)).calls == (Call("f", "{}"),)
+    assert asyncio.run(parse()) == ("", [("f", "{}")])
+    answers["/parse_function_call"] = {"calls": [{"name": "f", "parameters": "\ud800"}]}
+    assert asyncio.run(parse()) == ("x", []), "no client could send such a call again"

@@ -7,8 +7,9 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt, Sampling
-from tests.agent.talking_models import agents, post, say, user
+from packages.agents.tests.endpoints import post, say, user
 from tests.policy.tiny_policy import TEMPERATURE, log_probs
+from tests.rollout.talking_models import agents
 from tests.sglang.served import generate, num_running, scaled, until, until_in_the_middle, weights
 from tests.sglang.test_overlap import finished
 

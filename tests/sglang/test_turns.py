@@ -10,6 +10,7 @@ from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.codeact import CodeAct, CodeActEpisode
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.environments import EnvironmentEpisodes
 from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.types import Sampling
 from tests.policy.tiny_policy import TEMPERATURE, log_probs
@@ -97,7 +98,7 @@ def test_log_probs_and_routes_of_all_turns_are_the_trainers(engines, policies, f
     engine, policy = engines(kind), policies(kind)
     engine.load_weights(policy.weights(), 0)
     short = replace(SAMPLING, max_tokens=52)  # a microbatch of this policy has 64
-    groups = generate(engine, PROMPTS, short, group_size=GROUP, seed=0, environment=acting)
+    groups = generate(engine, PROMPTS, short, group_size=GROUP, seed=0, environment=EnvironmentEpisodes(acting))
     rollouts = check(groups, folders[kind])
     assert all(len(rollout.tokens) <= 52 for rollout in rollouts)
     assert largest_difference(policy, groups) < 1e-4
@@ -114,7 +115,7 @@ def test_log_probs_and_routes_of_all_turns_are_the_trainers(engines, policies, f
 def test_turns_continue_with_new_weights(attach, folders, acting):
     """Replaces weights while some rollouts decode and others observe; checks each log-prob against its version."""
     engine = attach(pause="abort")
-    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
+    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=EnvironmentEpisodes(acting))
     until_in_the_middle(engine, num_tokens=100)
     engine.load_weights(weights(folders["dense"], 1.3), 1)
     rollouts = check(groups := finished(generation), folders["dense"])
@@ -138,7 +139,7 @@ class Endless(Counts):
 def test_a_cancelled_generation_leaves_no_interpreter(attach, acting, sandbox):
     engine = attach()
     acting.episode = Endless
-    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
+    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=EnvironmentEpisodes(acting))
     until(lambda: processes_of(sandbox), 60)
     generation.cancel()
     until(lambda: generation.is_done, 20)
@@ -156,5 +157,5 @@ def test_a_broken_environment_ends_the_generation_and_leaves_no_interpreter(atta
     engine = attach()
     acting.episode = Breaks
     with pytest.raises(UserError, match="interpreter of a rollout failed"):
-        generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=acting)
+        generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=EnvironmentEpisodes(acting))
     until(lambda: not acting.num_working and not processes_of(sandbox), 20)

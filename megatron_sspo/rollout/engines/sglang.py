@@ -14,17 +14,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from megatron_sspo.agent.agents import Agents
-from megatron_sspo.agent.tasks import cancel_all_others
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.hang import mark_progress
-from megatron_sspo.rollout.engine import Generation, RolloutEngine
-from megatron_sspo.rollout.requests.agents import Parsers
+from megatron_sspo.rollout.engine import Episodes, Generation, RolloutEngine
 from megatron_sspo.rollout.requests.format import RequestFormat
-from megatron_sspo.rollout.requests.generation import Requests
+from megatron_sspo.rollout.requests.generation import Parsers, Requests
 from megatron_sspo.rollout.requests.groups import ServedGeneration
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.build import build_router, build_servers, has_grammars, server_dtype
@@ -35,6 +31,7 @@ from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router, RouterEnded
 from megatron_sspo.rollout.servers.weight_versions import version_name
+from megatron_sspo.rollout.tasks import cancel_all_others
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport
@@ -134,7 +131,7 @@ class SGLangEngine:
         *,
         group_size: int,
         seed: int,
-        environment: Environment | Agents | None = None,
+        environment: Episodes | None = None,
     ) -> Generation:
         """Begins `group_size` responses to each prompt, without waiting for them.
 
@@ -151,7 +148,7 @@ class SGLangEngine:
             prompts,
             sampling,
             group_size,
-            episodes=None if environment is None else self._requests.episodes(environment),
+            runner=self._requests.runner(environment),
             submit=self._submit,
             restart_failed=self._restart_failed,
             await_any=lambda: self._run(self.pool.await_any(), restart_failed=True),
