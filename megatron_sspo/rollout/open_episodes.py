@@ -10,7 +10,6 @@ from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.agents import check_agent, open_agent
 from megatron_sspo.rollout.engine import Episodes
 from megatron_sspo.rollout.environments import EnvironmentEpisodes
 from megatron_sspo.run import Rollouts
@@ -27,6 +26,8 @@ def check_episodes(rollouts: Rollouts, tokenizer: Any) -> None:
         check_options(_builder(rollouts), rollouts.environment_options, _description(rollouts))
         TurnTemplate(tokenizer)
     if rollouts.agent:
+        from megatron_sspo.rollout.agents import check_agent
+
         check_agent(rollouts.agent, rollouts.agent_options, tokenizer)
 
 
@@ -44,6 +45,8 @@ def open_episodes(rollouts: Rollouts, *, max_prompt_tokens: int) -> Iterator[Epi
         yield None
         return
     if rollouts.agent:
+        from megatron_sspo.rollout.agents import open_agent  # with its HTTP server, which no other run needs
+
         what = "agent"
         episodes: Episodes = open_agent(
             rollouts.agent, rollouts.agent_options, rollouts.endpoint, max_prompt_tokens=max_prompt_tokens

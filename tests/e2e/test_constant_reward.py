@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent import talking_models
+from tests.rollout import talking_models
 
 pytestmark = pytest.mark.slow
 
