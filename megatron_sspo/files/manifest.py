@@ -46,7 +46,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
         is_as_written = text == _to_text(content["run"], content["files"])
     except FileNotFoundError as error:
         raise _damaged_error(checkpoint, f"it has no {NAME}") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise _damaged_error(checkpoint, f"{NAME} cannot be read: {reason}") from error
     if not is_as_written:

@@ -57,10 +57,6 @@ def events(monkeypatch):
     return found
 
 
-def engine_of(url, folder, **options):
-    return sglang.engine(folder, urls=[url], verify_every=0, **options)
-
-
 def order(events, *names):
     """Returns the events of these names, in the order in which they happened."""
     return [event for event in events if event in names]
@@ -73,7 +69,7 @@ def test_the_trainer_frees_its_memory_before_the_servers_take_theirs(folders, ev
     folder = folders["llama_tied"]
     weights = tiny_models.weights(folder)
     with recording_server(events) as url:
-        engine = engine_of(url, folder, release_memory=True)
+        engine = sglang.engine(folder, urls=[url], verify_every=0, release_memory=True)
         try:
             assert events[:2] == ["empty_cache", "barrier"], "a server that starts measures the free memory"
             engine.load_weights(weights.items(), 1)
@@ -88,21 +84,12 @@ def test_the_trainer_frees_its_memory_before_the_servers_take_theirs(folders, ev
             engine.close()
 
 
-def test_other_ranks_free_theirs_too_and_wait(folders, events, monkeypatch):
+@pytest.mark.parametrize("shares_gpus", [True, False])
+def test_other_ranks_free_theirs_too_and_wait(folders, events, monkeypatch, shares_gpus):
     monkeypatch.setattr(agree, "is_main", lambda: False)
-    engine = engine_of("http://127.0.0.1:1", folders["llama_tied"], release_memory=True)
-    assert events == ["empty_cache", "barrier"]
-    engine.release_memory()
-    assert events[2:] == ["barrier"]
-    engine.load_weights([], 1)
-    assert events[3:] == ["empty_cache", "barrier"]
-    engine.close()
-
-
-def test_servers_with_gpus_of_their_own_cost_the_trainer_nothing(folders, events, monkeypatch):
-    monkeypatch.setattr(agree, "is_main", lambda: False)
-    engine = engine_of("http://127.0.0.1:1", folders["llama_tied"])
+    engine = sglang.engine(folders["llama_tied"], urls=["http://127.0.0.1:1"], release_memory=shares_gpus)
     engine.release_memory()
     engine.load_weights([], 1)
+    handed_over = ["empty_cache", "barrier"]
+    assert events == ([*handed_over, "barrier", *handed_over] if shares_gpus else [])
     engine.close()
-    assert events == []

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.requests import generation as sglang_generation
 from megatron_sspo.rollout.requests import groups as sglang_groups
 from tests.policy.launcher import launch
@@ -88,11 +87,6 @@ def test_responses_continue_with_the_new_weights(attach, start, folders, pause, 
     again = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     check_log_probs(folders["dense"], again, FACTORS[2])
     assert engine.metrics()["sync/gigabytes"] > 0
-
-
-def test_in_place_requires_the_prefix_cache_to_be_disabled(folders, tmp_path):
-    with pytest.raises(UserError, match="disable_radix_cache"):
-        sglang.engine(folders["dense"], run_folder=tmp_path, pause="in_place")
 
 
 def test_cancelled_requests_are_aborted(attach):
