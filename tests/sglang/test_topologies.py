@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.requests import generation
 from megatron_sspo.rollout.servers.client import Client
 from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, until, weights
 from tests.sglang.test_recovery import in_the_middle, num_up, signal_all
@@ -58,13 +59,19 @@ def test_a_router_and_two_servers_that_are_killed(start, folders):
     in_the_middle(engine, second, lambda: os.kill(router.pid, signal.SIGKILL))
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=3)
     check(groups, {1})
-    # and while it is idle, more often than `max_restarts`
-    kill(router)
-    engine.load_weights(weights(folders["dense"]), 2)
+    # and while weights are sent
+    engine.load_weights(killing(router, weights(folders["dense"])), 2)
     check(generate(engine, PROMPTS, SAMPLING, group_size=2, seed=1), {2}, group_size=2)
+    # and while it is idle, more often than `max_restarts`
     kill(router)
     with pytest.raises(UserError, match=r"the router of the rollout servers ended: .* was killed by SIGKILL"):
         engine.load_weights(weights(folders["dense"]), 3)
+
+
+def killing(process, stream):
+    """Yields a stream, and kills a process at its beginning."""
+    kill(process)
+    yield from stream
 
 
 def kill(process):
@@ -97,8 +104,10 @@ def test_a_trainer_killed_during_a_sync_leaves_external_servers_usable(engines, 
     check_log_probs(folders["dense"], generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0))
 
 
-def test_weights_replaced_by_another_trainer_are_detected(engines, attach):
+def test_weights_replaced_by_another_trainer_are_detected(engines, attach, monkeypatch):
     """Covers answers whose weight version comes from no sync of this engine."""
+    monkeypatch.setattr(generation, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(generation, "_MAX_PAUSE", 0.01)
     owner, engine = engines("dense"), attach()
     content = {"new_version": "theirs", "abort_all_requests": False}
     owner._run(server_of(owner).client.post("/update_weight_version", content, seconds=10))
