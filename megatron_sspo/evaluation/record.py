@@ -178,12 +178,12 @@ def read_result(folder: Path) -> Result:
         UserError: the folder has no metrics, or they or the settings cannot be read.
     """
     path = folder / _RESULTS
-    if not path.exists():
+    content = read_json(path, remedy=_AGAIN) if path.exists() else {}
+    if not content.keys() >= {"model", "sets"}:
         raise UserError(
             f"{folder} has no {_RESULTS}: it is not an evaluation's folder, or no set of it is complete; name what "
             "megatron-sspo evaluate MODEL --output has written"
         )
-    content = read_json(path, remedy=_AGAIN)
     titles = {name: found.pop("title") for name, found in content["sets"].items()}
     return Result(content["model"], content["sets"], titles, _read_evaluation(folder)["sets"])
 
