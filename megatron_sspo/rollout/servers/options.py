@@ -49,8 +49,8 @@ class Options:
 
 
 _REFUSED = {  # options of servers and of the router
-    **dict.fromkeys(("host", "port", "api_key", "admin_api_key"), "the run sets it: leave it out"),
-    "preferred_sampling_params": "it would change the sampling: set rollouts.sampling",
+    **dict.fromkeys(("host", "port", "api_key", "admin_api_key"), "leave it out, because the run sets it itself"),
+    "preferred_sampling_params": "leave it out, because it would change the sampling",
     **dict.fromkeys(("tp", "tensor_parallel_size"), "call it tp_size"),
 }
 _NO_IPC = (
