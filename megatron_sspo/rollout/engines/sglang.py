@@ -125,8 +125,9 @@ class SGLangEngine:
                 self._router = Router(build_router(options, python, self.key), self.key, options.max_restarts)
             self.pool.start()
             self._run(self.pool.await_all())
-            self._register_servers()
-            self.pool.router = self._router
+            if self._router is not None:  # which is not restarted if it cannot start
+                self._run(self._router.set_servers(self.pool.urls))
+                self.pool.router = self._router
             self._requests = Requests(
                 self.pool,
                 RequestFormat(model_path, run=self._name, routes=options.routes),
