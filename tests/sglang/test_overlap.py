@@ -119,7 +119,7 @@ def test_the_cache_is_flushed_despite_requests_of_other_clients(attach):
     assert status == 200, text
 
 
-def test_memory_is_released_and_resumed(attach, folders, monkeypatch):
+def test_memory_is_released_and_resumed(engines, attach, folders, monkeypatch):
     """Checks the steps of releasing memory; on a CPU SGLang releases none."""
     end = sglang_groups.cancel
 
@@ -137,10 +137,7 @@ def test_memory_is_released_and_resumed(attach, folders, monkeypatch):
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(groups, {1})
     check_log_probs(folders["dense"], groups, 1.3)
-
-
-def test_an_external_server_is_resumed(engines, attach):
-    engine = attach(release_memory=True)
+    # an engine that ends does not leave an external server without its memory
     engine.release_memory()
     owner = engines("dense")
     client = owner.pool.servers[0].client
