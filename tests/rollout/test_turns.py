@@ -48,11 +48,6 @@ def test_tokens_between_turns_are_those_of_the_chat_template():
         assert [*prompt, *response, *turns.observation_tokens(response, "no")] == whole
 
 
-def test_an_observation_that_is_no_text_is_refused():
-    with pytest.raises(UserError, match=r"observe returned 3: it must return text"):
-        TurnTemplate(characters(CHATML)).observation_tokens((5,), 3)
-
-
 def test_special_tokens_in_an_observation_are_encoded_as_text():
     tokenizer = characters(CHATML)
     found = TurnTemplate(tokenizer).observation_tokens((5,), "<eos>")

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engine import Sampled, SchemaRejected
 from megatron_sspo.rollout.requests.generation import Requests
 from megatron_sspo.rollout.servers.client import RequestRejected
@@ -60,15 +59,4 @@ class ServedSampler:
         return (found.get("normal_text") or "", calls) if is_encodable else (text, [])
 
     async def _ask(self, path: str, **content: Any) -> Mapping[str, Any]:
-        found = await self._requests.ask(path, content, self._first)
-        texts = [found.get(name) or "" for name in ("text", "reasoning_text", "normal_text")]
-        calls = found.get("calls") or []
-        is_known = isinstance(calls, list) and all(isinstance(call, dict) for call in calls)
-        if is_known:
-            texts += [call.get(name) for call in calls for name in ("name", "parameters")]
-        if not is_known or not all(isinstance(text, str) for text in texts):
-            raise UserError(
-                f"a server answered {path} in another form: {str(found)[:200]}; install the release of SGLang that the "
-                "documentation names"
-            )
-        return found
+        return await self._requests.ask(path, content, self._first)
