@@ -27,7 +27,7 @@ def load_resharded(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler:
     del state["random"]  # a state per rank of the other layout
     state["resharded"] = state.pop("optimizer")  # beside the checkpoint's groups, which Megatron would merge into it
     loaded = sharded.read(path, state, ignored=("random",))
-    sharded.load_chunks(path, chunks, loaded)
+    sharded.load_chunks(chunks, loaded)
     optimizer.load_state_dict(_optimizer_state(optimizer.state_dict(), loaded["resharded"], loaded["optimizer"]))
     sharded.load_schedule(scheduler, loaded["scheduler"])
     sharded.seed_random_states(seed, scheduler.num_steps)

@@ -51,7 +51,6 @@ class Policy:
 
     @torch.enable_grad()  # the file of a reward may have turned gradients off for the whole process
     def __init__(self, run: Run, model_path: Path, device: torch.device) -> None:
-        sharded.check_requirements()
         self.run = run
         self.device = device
         self.folder = open_folder(model_path)
