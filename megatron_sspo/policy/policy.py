@@ -10,7 +10,6 @@ import torch
 
 from megatron_sspo.batching.holders import with_field
 from megatron_sspo.checkpoint import sharded
-from megatron_sspo.checkpoint.resharded import load_resharded
 from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import padded_vocab_size
@@ -233,8 +232,8 @@ class Policy:
         sharded.load(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
 
     def load_resharded(self, path: Path) -> None:
-        """Restores what `save` wrote in another layout; random states are seeded anew: see `resharded`."""
-        load_resharded(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
+        """Restores what `save` wrote in another layout; random states are seeded anew."""
+        sharded.load_resharded(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
 
     def _write_model_files(self, path: Path) -> None:
         if agree.is_main():  # after the save has begun, because Megatron needs an empty folder

@@ -116,15 +116,6 @@ def test_written_folder_is_read_by_transformers(checkpoint, tmp_path, kind, shar
         assert len(tensors) == 1 or sum(tensor.nbytes for tensor in tensors.values()) <= shard_bytes
 
 
-def test_views_of_one_tensor_are_written(checkpoint, tmp_path):
-    source = HFFolder(checkpoint("llama"))
-    whole = torch.rand(6, 4)
-    write_folder(tmp_path / "new", [("a", whole[:2]), ("b", whole[2:]), ("c", whole.t()[1:])], source=source)
-    written = HFFolder(tmp_path / "new")
-    assert torch.equal(torch.cat([written.read("a"), written.read("b")]), whole)
-    assert torch.equal(written.read("c"), whole.t()[1:])
-
-
 def test_tokenizer_files_and_dtype(checkpoint, tmp_path):
     shutil.copytree(checkpoint("llama"), tmp_path / "source")
     kept = [
