@@ -1,5 +1,6 @@
 """One safetensors file: its header, and the rows of its tensors."""
 
+import errno
 import json
 import math
 import struct
@@ -59,10 +60,10 @@ class Files:
                 self._last.file, self._last.path = tensor.file.open("rb"), tensor.file
             self._last.file.seek(tensor.offset + start * math.prod(tensor.shape[1:]) * tensor.dtype.itemsize)
             count = cast(Any, self._last.file).readinto(bytes_of(rows)) if rows.numel() else 0
+            if count < rows.nbytes:
+                raise OSError(errno.EIO, "the file ends too early; get it again")
         except OSError as error:
             raise UserError(f"cannot read {tensor.name} from {tensor.file}: {error.strerror}") from error
-        if count < rows.nbytes:
-            raise UserError(f"cannot read {tensor.name} from {tensor.file}: the file ends too early; get it again")
         return rows
 
     def close(self) -> None:

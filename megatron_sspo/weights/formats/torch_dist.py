@@ -64,11 +64,11 @@ class Piece:
                     raise zipfile.BadZipFile(f"the CRC-32 of {damaged} is not that of its bytes")
             record.seek(0)
             found = torch.load(record, map_location="cpu", weights_only=True)
+            if (found.dtype, found.shape) != (dtype, self.sizes):
+                raise ValueError(f"it is not the {dtype} {list(self.sizes)} of {_INDEX}")
+            return found
         except Exception as error:  # a damaged archive or pickle may raise anything
             raise UserError(f"{what} in {self.file} is damaged ({short_repr(error)}); {_AGAIN}") from error
-        if not isinstance(found, Tensor) or (found.dtype, found.shape) != (dtype, self.sizes):
-            raise UserError(f"{what} in {self.file} is not the {dtype} {list(self.sizes)} of {_INDEX}; {_AGAIN}")
-        return found
 
 
 @dataclass(frozen=True, slots=True)
