@@ -96,6 +96,25 @@ def test_a_write_that_fails_in_the_background_is_a_user_error(make, folders, bat
         saving.wait()
 
 
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_a_checkpoint_has_the_state_at_its_beginning(make, folders, batches, tmp_path, monkeypatch, is_distributed):
+    """The thread writes when training has gone on."""
+    write, may_write = saving_module._write_file, threading.Event()
+    monkeypatch.setattr(
+        saving_module, "_write_file", lambda *rest, **options: may_write.wait(60) and write(*rest, **options)
+    )
+    ddp, batch = {"use_distributed_optimizer": is_distributed}, read_batch(batches["dense"])
+    policy = make(folders["dense"], ddp=ddp)
+    resume.train(policy, batch)
+    saving = policy.begin_save(tmp_path)
+    expected = resume.train(policy, batch)
+    may_write.set()
+    saving.wait()
+    fresh = make(folders["dense"], ddp=ddp)
+    fresh.load(tmp_path)
+    resume.assert_equal_to_the_bit(resume.train(fresh, batch), expected)
+
+
 def test_a_save_that_is_cancelled_ends(make, folders, batches, tmp_path, monkeypatch):
     write, has_begun = saving_module._write_file, threading.Event()
 
