@@ -21,7 +21,7 @@ from megatron_sspo.weights.formats.destination import new_folder
 from megatron_sspo.weights.formats.hf_folder import HFFolder, file_names, write_index
 from megatron_sspo.weights.formats.model_folder import ModelFolder, row_ranges
 from megatron_sspo.weights.formats.open_folder import check_config_folder, open_folder
-from megatron_sspo.weights.formats.safetensors_file import bytes_of, make_header
+from megatron_sspo.weights.formats.safetensors_file import BlockWriter, bytes_of, make_header
 from megatron_sspo.weights.formats.torch_dist import NewPiece
 from megatron_sspo.weights.table import ParameterMap
 
@@ -157,7 +157,7 @@ def _write_hf(path: Path, reader: _Reader, rows: Sequence[ParameterMap], threads
     files = [[names[i] for i in group] for group in _groups(sizes)]
 
     def write(file_name: str, names: Sequence[str]) -> None:
-        with (path / file_name).open("wb") as file:
+        with BlockWriter(path / file_name) as file:
             file.write(make_header({name: (shapes[name], reader.dtypes[name]) for name in names}))
             for name in names:
                 for start, stop in row_ranges(shapes[name], reader.dtypes[name]):

@@ -1,8 +1,10 @@
 """One safetensors file: its header, and the rows of its tensors."""
 
 import errno
+import io
 import json
 import math
+import os
 import struct
 import threading
 from collections.abc import Mapping
@@ -31,6 +33,7 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_BLOCK = 512 * 1024  # bytes
 _LFS_POINTER = b"version "  # the first 8 bytes of the text that Git has in place of a large file
 
 
@@ -87,6 +90,18 @@ class StoredTensor:
         """Returns the `number`-th of the tensors of this shape that follow each other in this one."""
         offset = self.offset + number * math.prod(shape) * self.dtype.itemsize
         return replace(self, name=name, shape=shape, offset=offset)
+
+
+class _Blocks(io.FileIO):
+    def write(self, data: Any) -> int:
+        return super().write(memoryview(data).cast("B")[:_BLOCK])  # the buffer above calls again with the rest
+
+
+class BlockWriter(io.BufferedWriter):
+    """Writes a new file in blocks: Linux takes twice as long for a write of many megabytes as for its parts."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        super().__init__(_Blocks(path, "w"))
 
 
 def bytes_of(rows: Tensor) -> memoryview:

@@ -5,9 +5,11 @@ torch.distributed.checkpoint writes it, Megatron's `dist_checkpointing` by it an
 
 import io
 import json
+import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, create_default_global_save_plan
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -26,6 +28,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.weights.formats.safetensors_file import BlockWriter
 
 _INDEX, _CONFIG, _COMMON = ".metadata", "metadata.json", "common.pt"
 _AGAIN = "get the checkpoint again"
@@ -147,6 +150,15 @@ class NewPiece:
         return WriteItem(MetadataIndex(self.key, chunk.offsets), WriteItemType.SHARD, tensor_data=data)
 
 
+class _FileSystem(FileSystem):
+    """Opens files for torch's writer; a record is handed to the system in blocks."""
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike, mode: str) -> Iterator[Any]:
+        with BlockWriter(path) as file:
+            yield file
+
+
 class _Planner(DefaultSavePlanner):
     """Makes each tensor when torch writes it."""
 
@@ -177,6 +189,7 @@ def write(
     none_file = f"__{len(files)}_0.distcp"
     plans, metadata = create_default_global_save_plan([SavePlan([piece.item for piece in f]) for f in files])
     writer = FileSystemWriter(path, per_thread_copy_ahead=0)  # as with a GPU, where it is a stream of copies from it
+    writer.fs = _FileSystem()
     planner = _Planner({piece.item.index: piece for file in files for piece in file})
     plans = writer.prepare_global_plan(plans)
     results = [
