@@ -27,7 +27,7 @@ SGLANG_CLIENT = [
 TRAIN = [
     *SGLANG_CLIENT,
     "megatron-core>=0.16.1,<0.20",  # 0.16.1 is the newest for Python 3.11; 0.20 has not been looked at
-    "psutil",  # megatron-core's checkpoint writer dies without it, and the run hangs
+    "psutil",  # megatron-core's checkpoint writer fails without it
     "transformers>=5.19,<6",
     "tokenizers",
     "isal",  # CRC-32 at the speed of memory; with zlib's, a checksum costs as much as the copy it is of

@@ -10,7 +10,6 @@ import torch
 
 from megatron_sspo.batching.holders import with_field
 from megatron_sspo.checkpoint import sharded
-from megatron_sspo.checkpoint.resharded import load_resharded
 from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import padded_vocab_size
@@ -51,7 +50,6 @@ class Policy:
 
     @torch.enable_grad()  # the file of a reward may have turned gradients off for the whole process
     def __init__(self, run: Run, model_path: Path, device: torch.device) -> None:
-        sharded.check_requirements()
         self.run = run
         self.device = device
         self.folder = open_folder(model_path)
@@ -234,8 +232,8 @@ class Policy:
         sharded.load(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
 
     def load_resharded(self, path: Path) -> None:
-        """Restores what `save` wrote in another layout; random states are seeded anew: see `resharded`."""
-        load_resharded(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
+        """Restores what `save` wrote in another layout; random states are seeded anew."""
+        sharded.load_resharded(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
 
     def _write_model_files(self, path: Path) -> None:
         if agree.is_main():  # after the save has begun, because Megatron needs an empty folder

@@ -4,23 +4,20 @@ import io
 import os
 import pickle
 import resource
-import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 import resume
 import torch
 from launcher import launch
 from megatron.core import tensor_parallel
-from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from tiny_policy import read_batch
 
 from megatron_sspo.checkpoint import saving as saving_module
 from megatron_sspo.checkpoint import sharded
-from megatron_sspo.checkpoint.saving import ResultQueue
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.run import Model
@@ -87,64 +84,53 @@ def test_random_states_of_another_kind_of_device_are_seeded_anew(device, monkeyp
     assert found[0] == found[1] != found[2]
 
 
-def test_killed_writer_raises_a_user_error(make, folders, batches, tmp_path, monkeypatch):
-    monkeypatch.setattr(ResultQueue, "put", lambda *_: time.sleep(600))  # the writer cannot finish before it is killed
+def test_a_write_that_fails_in_the_background_is_a_user_error(make, folders, batches, tmp_path, monkeypatch):
+    def fail(*_, results_queue, **__):
+        results_queue.put((0, OSError(5, "Input/output error")))
+
+    monkeypatch.setattr(saving_module, "_write_file", fail)
     policy = make(folders["dense"])
     resume.train(policy, read_batch(batches["dense"]), updates=1)
     saving = policy.begin_save(tmp_path)
-    saving._process.kill()
-    with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*was killed"):
+    with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*output error"):
         saving.wait()
 
 
-def test_killed_worker_of_the_writer_raises_a_user_error(make, folders, batches, tmp_path, monkeypatch):
-    """Kills a worker as the kernel does when memory runs out; Megatron's writer would wait for it forever."""
-    monkeypatch.setattr(FileSystemWriterAsync, "write_preloaded_data", lambda *_, **__: time.sleep(600))
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_a_checkpoint_has_the_state_at_its_beginning(make, folders, batches, tmp_path, monkeypatch, is_distributed):
+    """The thread writes when training has gone on."""
+    write, may_write = saving_module._write_file, threading.Event()
+    monkeypatch.setattr(
+        saving_module, "_write_file", lambda *rest, **options: may_write.wait(60) and write(*rest, **options)
+    )
+    ddp, batch = {"use_distributed_optimizer": is_distributed}, read_batch(batches["dense"])
+    policy = make(folders["dense"], ddp=ddp)
+    resume.train(policy, batch)
+    saving = policy.begin_save(tmp_path)
+    expected = resume.train(policy, batch)
+    may_write.set()
+    saving.wait()
+    fresh = make(folders["dense"], ddp=ddp)
+    fresh.load(tmp_path)
+    resume.assert_equal_to_the_bit(resume.train(fresh, batch), expected)
+
+
+def test_a_save_that_is_cancelled_ends(make, folders, batches, tmp_path, monkeypatch):
+    write, has_begun = saving_module._write_file, threading.Event()
+
+    def write_slowly(*rest, write_bucket, **options):
+        file, key, (objects, tensors) = write_bucket
+        has_begun.set()
+        write(*rest, write_bucket=(file, key, (objects, (time.sleep(0.2) or each for each in tensors))), **options)
+
+    monkeypatch.setattr(saving_module, "_write_file", write_slowly)
     policy = make(folders["dense"])
     resume.train(policy, read_batch(batches["dense"]), updates=1)
     saving = policy.begin_save(tmp_path)
-    writer = psutil.Process(saving._process.pid)
-    until_it_has_workers = time.monotonic() + 60
-    while not writer.children() and time.monotonic() < until_it_has_workers:
-        time.sleep(0.01)
-    writer.children()[0].kill()
-    with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*was killed"):
+    assert has_begun.wait(60)
+    saving.cancel()
+    with pytest.raises(UserError, match="it was cancelled"):
         saving.wait()
-
-
-def test_a_writer_that_deadlocks_as_it_is_forked_is_forked_again(make, folders, batches, tmp_path, monkeypatch):
-    """Simulates a lock that a thread of the trainer holds during the fork, so that the forked process never gets it."""
-    real, deadlocked = saving_module._write, tmp_path / "deadlocked"
-
-    def write(*arguments):
-        if not deadlocked.exists():
-            deadlocked.touch()
-            time.sleep(600)
-        real(*arguments)
-
-    monkeypatch.setattr(saving_module, "_write", write)
-    monkeypatch.setattr(saving_module, "_START_SECONDS", 1.0)
-    policy = make(folders["dense"])
-    resume.train(policy, read_batch(batches["dense"]), updates=1)
-    (tmp_path / "checkpoint").mkdir()
-    policy.save(tmp_path / "checkpoint")
-    assert deadlocked.exists()
-    make(folders["dense"]).load(tmp_path / "checkpoint")
-
-
-def test_writer_killed_while_sending_its_result():
-    results = ResultQueue()
-    if not (writer := os.fork()):
-        results.put(bytes(1_000_000))  # a pipe takes some 65,000
-        os._exit(0)
-    results.close_writer()
-    until_it_blocks = time.monotonic() + 60
-    while not results._reader.poll() and time.monotonic() < until_it_blocks:
-        time.sleep(0.01)
-    os.kill(writer, signal.SIGKILL)
-    os.waitpid(writer, 0)
-    results.collect()
-    assert "was killed" in str(results.get_nowait())
 
 
 @pytest.mark.parametrize("in_background", [False, True])

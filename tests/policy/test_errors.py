@@ -1,6 +1,5 @@
 """Errors that a user can fix are a UserError of one sentence, before anything is trained or changed."""
 
-import importlib.util
 import shutil
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -226,13 +225,6 @@ def test_old_log_probs_on_some_rollouts_only(folders, batches, device):
     batch = with_first(read_batch(batches["dense"]), old_log_probs=None)
     with pytest.raises(ValueError, match="some have none"):
         Policy(make_run(tokens=4096), folders["dense"], device).update(batch, sspo())
-
-
-def test_a_missing_psutil_is_found_at_the_start(folders, device, monkeypatch):
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "psutil" else real(name))
-    with pytest.raises(UserError, match="psutil is not installed, and megatron-core hangs"):
-        Policy(make_run(), folders["dense"], device)
 
 
 def test_the_optimizers_own_weights_are_the_loaded_ones(folders, device):
