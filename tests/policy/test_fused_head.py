@@ -68,8 +68,8 @@ def test_kept_logits_serve_one_backward_pass():
 
 def test_no_logits_are_kept_without_a_backward_pass(monkeypatch):
     seen = []
-    apply = fused_head._FusedHead.apply
-    monkeypatch.setattr(fused_head._FusedHead, "apply", lambda *args: seen.append(args[-2]) or apply(*args))
+    apply = fused_head.FusedHead.apply
+    monkeypatch.setattr(fused_head.FusedHead, "apply", lambda *args: seen.append(args[-2]) or apply(*args))
     given = inputs(3, torch.float64)
     hidden = given["hidden"].requires_grad_()
     with torch.no_grad():
