@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -21,11 +21,13 @@ from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.head.fused import FusedHead
 from megatron_sspo.policy.head.head import forward_without_head, response_log_probs
-from megatron_sspo.policy.router_load import RouterLoad
-from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.shared_prompts.packed import packed_seq_params
 from megatron_sspo.policy.shared_prompts.rules import has_router_losses
 from megatron_sspo.processes.hang import mark_progress
+
+if TYPE_CHECKING:
+    from megatron_sspo.policy.router_load import RouterLoad
+    from megatron_sspo.policy.routing_replay import RoutingReplay
 
 Objective = Callable[..., Sums]
 Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
@@ -40,8 +42,8 @@ class ForwardStep:
     loss: Loss
     temperature: float
     vocab_size: int
-    routing: RoutingReplay | None = None
-    load: RouterLoad | None = None
+    routing: "RoutingReplay | None" = None
+    load: "RouterLoad | None" = None
     overlap_grad_reduce: bool = False
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:

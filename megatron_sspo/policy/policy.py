@@ -21,7 +21,6 @@ from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
-from megatron_sspo.policy.options import model_errors
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
@@ -88,8 +87,7 @@ class Policy:
         self.rows = self.family.rows(self.folder.config, padded_vocab_size(self.vocab_size, run.parallel.tensor))
         check_shards(self.rows, run.parallel)
         share_prompts = shares_prompts(run.share_prompts, self.transformer)
-        with model_errors(run.megatron, "megatron"):
-            chunks = makers.build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
+        chunks = makers.build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
         self._gather_plan = makers.make_gather_plan(chunks, self.rows)
         # the reference policy's weights, kept on the host because they are not used most of the time
@@ -97,8 +95,7 @@ class Policy:
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
         routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
-        with model_errors(run.ddp, "ddp"):
-            self.chunks = makers.wrap_in_ddp(self.transformer, self.ddp, chunks)
+        self.chunks = makers.wrap_in_ddp(self.transformer, self.ddp, chunks)
         multiply_experts_at_once(self.transformer)
         self.kernels = describe_kernels(self.transformer, self.ddp)
         if share_prompts and (reason := refusal_of_any_rank(chunks, device)):
