@@ -30,7 +30,7 @@ _SET_BY = {
     **dict.fromkeys(("params_dtype", "pipeline_dtype", "bf16", "fp16"), "model.dtype"),
     "moe_enable_routing_replay": "routing_replay",
 }
-_ANOTHER_MODEL = "it makes another model than config.json describes, and the engine runs"
+_ANOTHER_MODEL = "it makes another model than the one of config.json, which the engine runs"
 _ANEW = "it draws anew in every forward pass, so that ρ of an unchanged policy is not 1"
 _AT_RANDOM = "it chooses experts at random, whatever the router says"
 _LOW_PRECISION = "rows of microbatches have any length, and checkpoints here have no scales"
@@ -80,9 +80,8 @@ def checked_fields(
             # some defaults do not have the annotated type
             found[name] = value if value is fields[name].default else _fitted(value, hints.get(name, Any))
         except HintMismatch:
-            raise UserError(
-                f"{group}.{name} is {describe_value(value)}, and Megatron's annotation is {fields[name].type}"
-            ) from None
+            hint = hints[name].__name__ if isinstance(hints[name], type) else str(hints[name]).replace("typing.", "")
+            raise UserError(f"{group}.{name} is {describe_value(value)}: Megatron wants {hint}") from None
     return found
 
 

@@ -61,6 +61,7 @@ class Policy:
     Args:
         model_path: the folder of the initial weights, either a Hugging Face folder or a Megatron checkpoint.
         device: the device that `initialize` returned.
+        makers: the functions by which its parts are made.
 
     Attributes:
         kernels: a line about the kernels in use, for the start of a run; "" without CUDA.

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import plugin_loop
 import pytest
 import torch
@@ -67,14 +66,6 @@ def test_values_may_be_tensors_and_log_probs_of_observations_anything(device):
     old = torch.tensor([-1.0, NAN, -3.0], requires_grad=True)
     found = pack_rollouts([{**ROLLOUT, "advantage": torch.tensor(2.0), "old": old, "observed": [(1, 2)]}])
     assert found.advantages.tolist() == [2.0] and found.old_log_probs.tolist() == [-1.0, -3.0]
-
-
-def test_values_may_be_half_precision_and_observed_an_array(device):
-    given = {"old": torch.tensor([-1.0, -2.0, -3.0]).bfloat16(), "advantage": torch.tensor(2.0).bfloat16()}
-    given |= {"observed": np.array([[0, 1], [2, 3]]), "prompt": torch.tensor([1, 2])}
-    found = pack_rollouts([{**ROLLOUT, **given}])
-    assert found.advantages.tolist() == [2.0] and found.old_log_probs.tolist() == [-2.0]
-    assert found.tokens.tolist() == [1, 2, 3, 4, 5]
 
 
 def test_a_correction_without_log_probs_of_the_engine_is_refused(device):

@@ -11,8 +11,6 @@ from megatron_sspo.errors import UserError, first_line
 
 # The oldest that megatron-core 0.16 is released for; later releases of megatron-core name none.
 OLDEST_TRANSFORMER_ENGINE = "2.9"
-# The oldest whose names megatron-core imports for norms of gradients: 0.17 to 0.19 fall back to loops, with a warning.
-OLDEST_WITH_NORMS = "2.14"
 
 
 def has_transformer_engine() -> bool:
@@ -52,13 +50,6 @@ def transformer_engine_version() -> str:
         return version("transformer-engine")
     except PackageNotFoundError:
         return "0"
-
-
-def has_fused_norms() -> bool:
-    """Returns whether megatron-core computes the norm of all gradients by one kernel, and scales them by one."""
-    from megatron.core.optimizer import clip_grads
-
-    return getattr(clip_grads.l2_norm_impl, "__module__", "") != "megatron.core.utils"
 
 
 def has_apex_wgrad() -> bool:
