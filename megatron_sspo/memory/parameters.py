@@ -37,12 +37,15 @@ def padded_vocab_size(vocab_size: int, tensor: int) -> int:
 
 
 def check_divisibility(architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]) -> None:
-    """Refuses a pipeline whose stages do not divide the layers; Megatron checks all else.
+    """Refuses a layout whose sizes do not divide the layers or the experts; Megatron checks all else.
 
     Args:
         architecture: the family's arguments of Megatron's TransformerConfig.
         options: the user's own fields of TransformerConfig.
     """
+    experts = architecture.get("num_moe_experts")
+    if experts and experts % parallel.expert:
+        raise UserError(f"parallel.expert is {parallel.expert}, which does not divide the model's {experts} experts")
     layers, stages = architecture["num_layers"], parallel.pipeline * parallel.virtual_pipeline
     if layers % stages and not UNEVEN_PIPELINES & options.keys():
         raise UserError(
@@ -85,7 +88,7 @@ def count_per_stage(
     """Counts the parameters on a rank of each pipeline stage; all ranks of a stage hold equally many.
 
     Raises:
-        UserError: the layout does not divide a parameter or the layers.
+        UserError: the layout does not divide a parameter, the layers or the experts.
     """
     architecture = family.transformer_fields(config)
     check_divisibility(architecture, parallel, options)

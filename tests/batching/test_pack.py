@@ -1,6 +1,5 @@
 """Laws of the packing, for arbitrary lengths, numbers of ranks and token limits."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given

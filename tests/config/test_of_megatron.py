@@ -36,7 +36,7 @@ REFUSED = {
     "megatron={'fp8': 'hybrid'}": f"megatron.fp8 is 'hybrid', {MINE_NOT}: rows of microbatches have any length",
     # layouts that do not fit the model
     "parallel=Parallel(tensor=3, sequence=True)": "be a multiple of tensor_model_parallel_size (3); change it",
-    "parallel=Parallel(data=3, expert=3)": "Megatron refuses the configuration",
+    "parallel=Parallel(data=3, expert=3)": "parallel.expert is 3, which does not divide the model's 8 experts",
     "parallel=Parallel(pipeline=3)": "parallel.pipeline × parallel.virtual_pipeline is 3, which does not divide",
     "parallel=Parallel(tensor=2)": "experts under parallel.tensor > 1 need parallel.sequence=true",
     "parallel=Parallel(pipeline=2), megatron={'pipeline_model_parallel_layout': 'Et|t|t|tL'}": "has 4 parts, and "

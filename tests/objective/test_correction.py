@@ -1,6 +1,5 @@
 """Engine correction: the weights, and that they scale only gradients."""
 
-
 import pytest
 import torch
 
