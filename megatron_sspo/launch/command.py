@@ -49,6 +49,8 @@ def _rehearsal(options: argparse.Namespace, run: Run) -> int:
     try:
         from sspo_rehearsal.command import rehearse
     except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("sspo_rehearsal"):
+            raise
         raise UserError("--rehearse needs a library that is not installed: pip install sspo-rehearsal") from error
     return rehearse(options, run)
 

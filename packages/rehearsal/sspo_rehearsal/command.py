@@ -18,7 +18,7 @@ from megatron_sspo.recipe import load_recipe
 from megatron_sspo.run import Run
 from sspo_rehearsal.account import Account
 from sspo_rehearsal.batch import Workload, workload
-from sspo_rehearsal.machines import machine
+from sspo_rehearsal.machines import MACHINES
 from sspo_rehearsal.prediction import predict, warnings
 from sspo_rehearsal.report import ASSUMPTIONS, report
 from sspo_rehearsal.sizes import find_config, num_experts
@@ -31,7 +31,8 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
         UserError: the layout or an option is wrong.
         OSError: the JSON cannot be written.
     """
-    on = machine(options.machine)
+    if (on := MACHINES.get(options.machine)) is None:
+        raise UserError(f"--machine is {options.machine!r}: name one of {', '.join(MACHINES)}")
     config, source = find_config(run.model.path)
     if options.skew != 1 and (not num_experts(config) or run.parallel.expert == 1):
         raise UserError(

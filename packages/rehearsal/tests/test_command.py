@@ -1,6 +1,7 @@
 import json
 import math
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_one_rank_and_a_skew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--rehearse", "--machine", "cray"], "--machine is 'cray', and the machines known here are a100x8"),
+        (["--rehearse", "--machine", "cray"], "--machine is 'cray': name one of a100x8"),
         (["--rehearse", "--rank", "2"], "--rank is 2, and the layout has ranks 0 to 1"),
         (["--rehearse", "--stage", "2"], "--stage is 2, and the layout has stages 1 to 1"),
         (
@@ -64,6 +65,12 @@ def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str], options: 
     assert main(["launch", "examples/tiny_moe.py", *options]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_without_this_library_the_trainer_says_what_to_install(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sspo_rehearsal.command", None)
+    assert main(["launch", "examples/tiny_moe.py", "--rehearse"]) == 2
+    assert "pip install sspo-rehearsal" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", sorted(KNOWN.glob("*.json")), ids=lambda path: path.stem)
