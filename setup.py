@@ -53,7 +53,6 @@ setup(
         "megatron_sspo.plots.live": ["page/*"],
         # links to files elsewhere in the checkout are among them; a wheel has the files
         "megatron_sspo.project": ["template/*", "template/model/*", "template/paper/*", "template/slurm/*"],
-        "megatron_sspo.rehearsal": ["models/*.json"],
     },
     exclude_package_data={"megatron_sspo.project": ["template/*.jsonl"]},  # what rows.py has written in a checkout
     install_requires=["torch>=2.6"],  # all that the objectives need

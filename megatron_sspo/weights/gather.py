@@ -1,7 +1,7 @@
 """Gathers shards of many ranks into whole tensors under Hugging Face names. A collective."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.weights.collectors import MAX_COLLECTORS, Row, assign, row_size, send_rounds, source, split
-from megatron_sspo.weights.pieces import Piece, Shard, holders_of, pieces_of
+from megatron_sspo.weights.pieces import Piece, Shard, ShardHolders, holders_of, pieces_of
 from megatron_sspo.weights.table import ParameterMap
 
 NamedTensor = tuple[str, torch.Tensor]
@@ -58,13 +58,19 @@ class GatherPlan:
         rows: the weight table, in the order in which tensors are yielded.
         parameters: logical name -> this rank's shard.
         shards: logical name -> (number, count) of that shard.
+        holders: returns the ranks that hold each shard, from this rank's shards.
     """
 
     def __init__(
-        self, rows: Sequence[ParameterMap], parameters: Mapping[str, torch.Tensor], shards: Mapping[str, Shard]
+        self,
+        rows: Sequence[ParameterMap],
+        parameters: Mapping[str, torch.Tensor],
+        shards: Mapping[str, Shard],
+        *,
+        holders: Callable[[Mapping[str, Shard]], ShardHolders] = holders_of,
     ) -> None:
         self.parameters = parameters
-        self._pieces = pieces_of(rows, holders_of(shards))
+        self._pieces = pieces_of(rows, holders(shards))
 
     @property
     def num_bytes(self) -> int:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from megatron_sspo.memory.parameters import padded_vocab_size
-from megatron_sspo.rehearsal.fake_world import Shardings
-from megatron_sspo.rehearsal.sizes import find_config
 from megatron_sspo.run import Model, Parallel, Prompts, Run
 from megatron_sspo.weights.collectors import assign, row_size, source
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.pieces import pieces_of
+from sspo_rehearsal.fake_world import Shardings
+from sspo_rehearsal.sizes import find_config
 
 # layout -> the senders, and the largest share of all weights that one of them receives from other ranks
 LAYOUTS: dict[str, tuple[str, Parallel, int, float]] = {

@@ -1,4 +1,4 @@
-"""The time of an update on a machine, predicted from the books of a rank of each pipeline stage.
+"""The time of an update on a machine, predicted from the ledger of a rank of each pipeline stage.
 
 With m microbatches, p stages and v chunks a stage, the time of an update is
 
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from megatron_sspo.memory.estimate import CUDA_ALLOWANCE
-from megatron_sspo.rehearsal.account import Account, Traffic
-from megatron_sspo.rehearsal.batch import Workload, microbatches_held
-from megatron_sspo.rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
 from megatron_sspo.run import Run
+from sspo_rehearsal.account import Account, Traffic
+from sspo_rehearsal.batch import Workload, microbatches_held
+from sspo_rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
 
 # What a fused Adam reads and writes for each byte of main weights and moments (12 bytes an element): these twice, the
 # gradient of 4 bytes, the weight of 2.
@@ -101,7 +101,7 @@ class Prediction:
 
 
 def predict(run: Run, accounts: Sequence[Account], work: Workload, machine: Machine) -> Prediction:
-    """Predicts the time of an update from the books of one rank of each pipeline stage."""
+    """Predicts the time of an update from the ledger of one rank of each pipeline stage."""
     factor = work.factor
     stages = tuple(_stage_time(account, factor, machine) for account in accounts)
     slowest = max(stage.microbatches for stage in stages)

@@ -7,8 +7,8 @@ import pytest
 
 from megatron_sspo.memory.estimate import estimate
 from megatron_sspo.recipe import load_recipe
-from megatron_sspo.rehearsal.batch import rehearsed_run, workload
-from megatron_sspo.rehearsal.sizes import find_config
+from sspo_rehearsal.batch import rehearsed_run, workload
+from sspo_rehearsal.sizes import find_config
 from tools.full_size import RESULTS, rows
 
 ROWS: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rows"]

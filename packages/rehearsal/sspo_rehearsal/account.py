@@ -1,11 +1,12 @@
-"""The results of the rehearsal of one rank, as plain values that are written as JSON."""
+"""The results of the rehearsal of one rank, which are written as JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from megatron_sspo.rehearsal.books import Books, Collective
-from megatron_sspo.rehearsal.sync import Sent
+from sspo_rehearsal.ledger import Collective, Ledger
+
+Sent = tuple[tuple[int, int], ...]
+"""(rank, bytes of weights that it sends to each server), of the ranks that send."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,12 +14,12 @@ class Traffic(Collective):
     """A kind of collective, with what a rank sends by it."""
 
     calls: int
-    bytes: int  # see `Books.sent`
+    bytes: int  # see `Ledger.sent`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """The books of one rank after a rehearsal.
+    """The ledger of one rank after a rehearsal.
 
     Attributes:
         stage: the rank's pipeline stage.
@@ -26,7 +27,6 @@ class Account:
         peaks: by part of a cycle ("old_log_probs", "update", "step", "gather", "checkpoint"): bytes by category at the
             moment when the sum is largest. A checkpoint's are in the memory of the host.
         written: bytes of a checkpoint that the rank writes.
-        sent_to_servers: (rank, bytes of weights that it sends to each server), of all ranks that do.
         collectives: everything that the rank sent.
         flops, memory_traffic: by phase; the traffic is in bytes.
         seconds: the duration of the rehearsal, by part.
@@ -51,21 +51,10 @@ class Account:
         found = [categories for part, categories in self.peaks.items() if part != "checkpoint"]
         return max(found, key=lambda categories: sum(categories.values()))
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the account as values that JSON has."""
-        return asdict(self)
 
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> "Account":
-        """Returns the account that `to_json` wrote."""
-        collectives = tuple(Traffic(**{**row, "ranks": tuple(row["ranks"])}) for row in values["collectives"])
-        sent = tuple((rank, size) for rank, size in values["sent_to_servers"])
-        return Account(**{**values, "collectives": collectives, "sent_to_servers": sent})
-
-
-def collectives_of(books: Books) -> tuple[Traffic, ...]:
-    """Returns the collectives of the books, in a fixed order."""
-    return tuple(Traffic(**vars(key), calls=books.calls[key], bytes=books.sent[key]) for key in sorted(books.calls))
+def collectives_of(ledger: Ledger) -> tuple[Traffic, ...]:
+    """Returns the collectives of the ledger, in a fixed order."""
+    return tuple(Traffic(**vars(key), calls=ledger.calls[key], bytes=ledger.sent[key]) for key in sorted(ledger.calls))
 
 
 def without_zeros(live: Mapping[str, int]) -> dict[str, int]:

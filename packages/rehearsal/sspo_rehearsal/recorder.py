@@ -1,4 +1,4 @@
-"""A dispatch mode that writes what operators and collectives do into the books of a rank, and runs them."""
+"""A dispatch mode that writes what operators and collectives do into the ledger of a rank, and runs them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from megatron_sspo.rehearsal.books import Books
-from megatron_sspo.rehearsal.flops import FORMULAS
+from sspo_rehearsal.ledger import Ledger
 
 aten: Any = torch.ops.aten
 
@@ -38,8 +38,33 @@ COLLECTIVES: Mapping[str, tuple[str, int, int]] = {
 }
 
 
+def _attention(query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False, **_: Any) -> int:
+    # the kernels skip what the causal mask hides, which is half
+    return sdpa_flop_count(query.shape, key.shape, value.shape) // (2 if is_causal else 1)
+
+
+def _attention_backward(
+    gradient: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, dropout_p: float, is_causal: bool, **_: Any
+) -> int:
+    shapes = (gradient.shape, query.shape, key.shape, value.shape)
+    return sdpa_backward_flop_count(*shapes) // (2 if is_causal else 1)
+
+
+def _product_added(total: Any, left: Any, right: Any, **_: Any) -> int:
+    return 2 * left.shape[0] * left.shape[1] * right.shape[1]
+
+
+# torch has no formula for the CPU's attention, nor for products that are added in place
+_FORMULAS: Mapping[Any, Callable[..., int]] = {
+    **flop_registry,
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    aten.addmm_: _product_added,
+}
+
+
 class Recorder(TorchDispatchMode):
-    """Runs every operator and collective as it is, and writes it into the books.
+    """Runs every operator and collective as it is, and writes it into the ledger.
 
     Only the routers' choices are replaced, so that the same tokens go to the same experts whatever the weights are.
 
@@ -48,9 +73,9 @@ class Recorder(TorchDispatchMode):
         route: the experts that each row goes to.
     """
 
-    def __init__(self, books: Books, num_experts: int, route: Route) -> None:
+    def __init__(self, ledger: Ledger, num_experts: int, route: Route) -> None:
         super().__init__()
-        self.books = books
+        self.ledger = ledger
         self._num_experts = num_experts
         self._route = route
 
@@ -80,20 +105,20 @@ class Recorder(TorchDispatchMode):
         size = 0 if kind == "barrier" else sum(map(_bytes, tree_leaves(args[payload_at])))
         ranks = tuple(dist.get_process_group_ranks(group))
         if len(ranks) > 1:
-            self.books.send(kind, group.group_desc or "default", ranks, size)
+            self.ledger.send(kind, group.group_desc or "default", ranks, size)
         return self._run_collective(func, args, kwargs)
 
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         outputs = (out,) if isinstance(out, torch.Tensor) else tree_leaves(out)
-        formula = FORMULAS.get(func._overloadpacket)
+        formula = _FORMULAS.get(func._overloadpacket)
         if formula is not None:
-            self.books.flops[self.books.phase] += int(formula(*args, **kwargs, out_val=out))
+            self.ledger.flops[self.ledger.phase] += int(formula(*args, **kwargs, out_val=out))
         elif not func.is_view:
             inputs = tree_leaves((args, kwargs))
-            self.books.traffic[self.books.phase] += sum(map(_bytes, inputs)) + sum(map(_bytes, outputs))
+            self.ledger.traffic[self.ledger.phase] += sum(map(_bytes, inputs)) + sum(map(_bytes, outputs))
         for tensor in outputs:
             if isinstance(tensor, torch.Tensor):
-                self.books.allocate(tensor)
+                self.ledger.allocate(tensor)
 
 
 def _bytes(value: Any) -> int:

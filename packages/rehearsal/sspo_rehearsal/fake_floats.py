@@ -3,35 +3,39 @@
 Integers decide which tokens go where, so the sizes of a mixture of experts' messages follow from them; they are small.
 Floating-point tensors are on torch's `meta` device, which computes shapes only. An operator with such an input runs
 there; the others run as usual.
+
+All other ranks are assumed to hold this rank's tensors: a collective fills in the integers that it would write then,
+such as the numbers of tokens for each expert.
 """
 
 import functools
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
 from torch.utils._pytree import tree_leaves, tree_map
 
-from megatron_sspo.rehearsal.books import Books
-from megatron_sspo.rehearsal.fake_collectives import run_collective
-from megatron_sspo.rehearsal.recorder import Recorder, Route, aten
+from sspo_rehearsal.ledger import Ledger
+from sspo_rehearsal.recorder import COLLECTIVES, Recorder, Route, aten
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
 
 class FakeFloats(Recorder):
-    """Runs operators on shapes, and writes into the books what they would do.
+    """Runs operators on shapes, and writes into the ledger what they would do.
 
     Args:
         received: the shape of the hidden states that a pipeline stage is told to expect by its neighbour.
     """
 
-    def __init__(self, books: Books, num_experts: int, route: Route, *, received: tuple[int, ...]) -> None:
-        super().__init__(books, num_experts, route)
+    def __init__(self, ledger: Ledger, num_experts: int, route: Route, *, received: tuple[int, ...]) -> None:
+        super().__init__(ledger, num_experts, route)
         self._received = received
 
     def _run_collective(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return run_collective(func, args, received=self._received)
+        return _run_collective(func, args, received=self._received)
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
@@ -141,3 +145,35 @@ _SPECIAL = {
     aten.equal.default: lambda left, right: True,
     aten.masked_select.default: _masked_select,
 }
+
+
+def _run_collective(func: Any, args: Any, *, received: tuple[int, ...]) -> Any:
+    """Fills in the integers that a collective writes, and returns what its operator returns.
+
+    Args:
+        received: the shape of the hidden states that a pipeline stage is told to expect by its neighbour.
+    """
+    name = func._schema.name.split("::")[1]
+    kind, group_at, _ = COLLECTIVES[name]
+    group: Any = dist.ProcessGroup.unbox(args[group_at])
+    work = FakeWork().boxed()
+    if kind == "all_reduce":
+        for tensor in filter(_is_integer, tree_leaves(args[0])):  # the trainer only adds integers up
+            tensor.mul_(group.size())
+    elif name == "_allgather_base_" and _is_integer(args[0]):
+        args[0].view(group.size(), -1).copy_(args[1].reshape(1, -1).expand(group.size(), -1))
+    elif name == "allgather_":
+        for outputs, own in zip(args[0], args[1], strict=True):
+            for output in filter(_is_integer, outputs):
+                output.copy_(own)
+    elif name == "alltoall_base_" and _is_integer(args[0]):
+        args[0].copy_(args[1])
+    elif name == "recv_" and _is_integer(args[0][0]):
+        args[0][0].copy_(torch.tensor(received))
+    if len(func._schema.returns) == 1:
+        return work
+    return args[0], work
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_meta and not value.is_floating_point()

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from megatron_sspo.errors import UserError
-
 TERA, GIGA = 1e12, 1e9
 
 # Shares of the peak rates that a well-tuned program reaches. They are assumptions, not measurements of this package:
@@ -72,16 +70,3 @@ MACHINES: Mapping[str, Machine] = {
         source="NVIDIA DGX B200 data sheet, an eighth of the system's rates, without sparsity; one 400 Gb/s port a GPU",
     ),
 }
-
-
-def machine(name: str) -> Machine:
-    """Returns a machine by its name.
-
-    Raises:
-        UserError: there is no such machine.
-    """
-    if name not in MACHINES:
-        raise UserError(
-            f"--machine is {name!r}, and the machines known here are {', '.join(MACHINES)}: name one of them"
-        )
-    return MACHINES[name]

@@ -1,4 +1,4 @@
-"""The books of one rank: the memory that it holds, the collectives that it takes part in, and what it computes."""
+"""The ledger of one rank: the memory that it holds, the collectives that it takes part in, and what it computes."""
 
 import weakref
 from collections import Counter
@@ -13,13 +13,13 @@ import torch
 class Collective:
     """A kind of collective on one process group, in one phase."""
 
-    phase: str  # the part of the update in which it is called: see `Books.phase`
+    phase: str  # the part of the update in which it is called: see `Ledger.phase`
     kind: str  # all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, ...
     group: str  # Megatron's description of the process group
     ranks: tuple[int, ...]  # of the group
 
 
-class Books:
+class Ledger:
     """The memory, collectives, FLOPs and memory traffic of one rank, as operators add to them.
 
     Attributes:
@@ -45,7 +45,7 @@ class Books:
         self._references: dict[int, weakref.ref] = {}
 
     def reset_peak(self) -> None:
-        """Begins a new search for the peak, with what is alive now."""
+        """Resets the peak to the current memory."""
         self._peak_total, self.peak = self.live.total(), dict(self.live)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Layouts of four processes, and the script that keeps their books; every rank of a group runs it.
+"""Layouts of four processes, and the script that keeps their ledger; every rank of a group runs it.
 
 python rehearsed_layouts.py fake RESULTS                      every rank one after the other, without values or messages
 python rehearsed_layouts.py real RESULTS SECONDS LAYOUT...    as one of four processes, with both
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from megatron_sspo.batching import holders
-from megatron_sspo.rehearsal.batch import Workload, workload
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
+from sspo_rehearsal.batch import Workload, workload
 
 WORLD = 4
 QWEN3 = {
@@ -94,26 +94,26 @@ LAYOUTS: Mapping[str, Rehearsed] = {
 
 
 def rehearse(layout: Rehearsed, rank: int) -> dict[str, Any]:
-    """Returns the books of a rank that is alone."""
-    from megatron_sspo.rehearsal.rank import rehearse_rank
-    from megatron_sspo.rehearsal.recorder import route_of
-    from megatron_sspo.rehearsal.sizes import num_experts
+    """Returns the ledger of a rank that is alone."""
+    from sspo_rehearsal.rank import rehearse_rank
+    from sspo_rehearsal.recorder import route_of
+    from sspo_rehearsal.sizes import num_experts
 
     run, config = layout.run, layout.config
     route = route_of(num_experts(config), expert_ranks=layout.parallel.expert, skew=layout.skew)
-    return rehearse_rank(run, config, rank, layout.workload, route).to_json()
+    return asdict(rehearse_rank(run, config, rank, layout.workload, route))
 
 
 def measure(layout: Rehearsed, settle_seconds: float) -> dict[str, Any]:
-    """Returns the books of this process, which computes, communicates, and sleeps after each collective."""
+    """Returns the ledger of this process, which computes, communicates, and sleeps after each collective."""
     from megatron.core import parallel_state
 
     from megatron_sspo.memory import head
     from megatron_sspo.policy.distributed import initialize
-    from megatron_sspo.rehearsal.books import Books
-    from megatron_sspo.rehearsal.rank import rehearse_policy
-    from megatron_sspo.rehearsal.recorder import Recorder, route_of
-    from megatron_sspo.rehearsal.sizes import num_experts
+    from sspo_rehearsal.ledger import Ledger
+    from sspo_rehearsal.rank import rehearse_policy
+    from sspo_rehearsal.recorder import Recorder, route_of
+    from sspo_rehearsal.sizes import num_experts
 
     run, config = layout.run, layout.config
     device = initialize(layout.parallel, 0)
@@ -129,12 +129,12 @@ def measure(layout: Rehearsed, settle_seconds: float) -> dict[str, Any]:
                 time.sleep(settle_seconds)
             return found
 
-    mode = Settled(Books(), num_experts(config), route)
+    mode = Settled(Ledger(), num_experts(config), route)
     gpu = [patch.dict(table, {"cpu": table["cuda"]}) for table in (head.BLOCK, head.TILE)]
     with gpu[0], gpu[1], _without_gloo():
         found = rehearse_policy(run, config, layout.workload, mode, device, say=lambda part: None)
     parallel_state.destroy_model_parallel()
-    return found.to_json()
+    return asdict(found)
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def _without_gloo() -> Iterator[None]:
 
 
 def main(kind: str, results: Path, settle_seconds: str = "0", *names: str) -> None:
-    """Writes the books of each layout and rank into `results`."""
+    """Writes the ledger of each layout and rank into `results`."""
     torch.set_num_threads(1)
     if kind == "real":
         from launcher import join
@@ -172,5 +172,5 @@ def main(kind: str, results: Path, settle_seconds: str = "0", *names: str) -> No
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parents[1] / "policy"))
+    sys.path.append(str(Path(__file__).parents[3] / "tests" / "policy"))
     main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -1,8 +1,8 @@
-"""A process group that connects to nobody, and what a rank would learn from the others by objects."""
+"""A fake process group for one rank, with the objects that other ranks would have sent."""
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -15,10 +15,8 @@ from megatron.core.transformer import module
 from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from megatron_sspo.batching.holders import Holders
 from megatron_sspo.memory.parameters import layers_of_stages, padded_vocab_size, rows_of_stage
 from megatron_sspo.run import Parallel, Run
-from megatron_sspo.weights import gather
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.pieces import ShardHolders, holders_among
 from megatron_sspo.weights.table import ParameterMap
@@ -55,8 +53,6 @@ def fake_world(parallel: Parallel, rank: int) -> Iterator[None]:
         stack.enter_context(patch.object(dist, "all_gather_object", all_gather_object))
         stack.enter_context(patch.object(dist, "broadcast_object_list", lambda *_, **__: None))
         stack.enter_context(patch.object(dist, "batch_isend_irecv", send_and_receive))
-        # which ranks hold which rollouts, which none of them sends here
-        stack.enter_context(patch.object(Holders, "agree", lambda rank, data, **_: Holders(rank, data, [], [])))
         yield
 
 
@@ -111,9 +107,8 @@ def _tensors_of(dtype: torch.dtype) -> type:
     return OfDtype("OfDtype", (), {})
 
 
-@contextmanager
-def known_shards(run: Run, config: Mapping[str, Any]) -> Iterator[None]:
-    """Tells the gathering of weights which rank holds which shard, by the layout.
+def known_holders(run: Run, config: Mapping[str, Any]) -> Callable[[Mapping[str, tuple[int, int]]], ShardHolders]:
+    """Returns a function that says which rank holds which shard, by the layout.
 
     The shards of this rank are compared with those that its model really has.
     """
@@ -127,8 +122,7 @@ def known_shards(run: Run, config: Mapping[str, Any]) -> Iterator[None]:
             raise RuntimeError("the rehearsal does not know this layout's shards: update Shardings")
         return known.holders()
 
-    with patch.object(gather, "holders_of", holders):
-        yield
+    return holders
 
 
 class Shardings:

@@ -1,13 +1,13 @@
 """The text of a rehearsal: memory by category, messages, FLOPs and the predicted time, one column a pipeline stage."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from megatron_sspo.rehearsal.account import Account
-from megatron_sspo.rehearsal.batch import Workload
-from megatron_sspo.rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
-from megatron_sspo.rehearsal.prediction import Prediction
 from megatron_sspo.run import Run
+from sspo_rehearsal.account import Account
+from sspo_rehearsal.batch import Workload
+from sspo_rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
+from sspo_rehearsal.prediction import Prediction
 
 _PEAKS = {
     "old_log_probs": "log π_old",
@@ -166,24 +166,11 @@ def _stages(accounts: Sequence[Account]) -> list[str]:
     return [f"stage {account.stage + 1}" for account in accounts]
 
 
-_GROUPS: Mapping[str, str] = {
-    "default_pg": "all ranks",
-    "TENSOR_MODEL_PARALLEL_GROUP": "tensor",
-    "PIPELINE_MODEL_PARALLEL_GROUP": "pipeline",
-    "CONTEXT_PARALLEL_GROUP": "context",
-    "DATA_PARALLEL_GROUP": "data",
-    "DATA_PARALLEL_GROUP_WITH_CP": "data and context",
-    "EXPERT_MODEL_PARALLEL_GROUP": "expert",
-    "EXPERT_TENSOR_PARALLEL_GROUP": "expert tensor",
-    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "expert and expert tensor",
-    "EXPERT_DATA_PARALLEL_GROUP": "expert data",
-    "EMBEDDING_GROUP": "embedding",
-    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": "all ranks",
-}
-
-
 def _group(description: str) -> str:
-    return _GROUPS.get(description, description.lower().removesuffix("_group"))
+    """Returns Megatron's name of a process group, shortened: "expert" of EXPERT_MODEL_PARALLEL_GROUP."""
+    if description in ("default_pg", "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"):
+        return "all ranks"
+    return description.lower().replace("_group", "").replace("_model_parallel", "").replace("_", " ")
 
 
 def _gb(size: float) -> str:
