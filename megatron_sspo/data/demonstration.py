@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from megatron_sspo.data.template import MAX_CHARACTERS
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -13,22 +12,11 @@ def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None)
     """Returns a prompt and its demonstration as a group of one response, which ends with the end-of-sequence token.
 
     Raises:
-        UserError: the prompt has no demonstration, the tokenizer has no end-of-sequence token, or both together
-            are longer than `max_tokens`.
+        UserError: the prompt has no demonstration, or both together are longer than `max_tokens`.
     """
     if not prompt.demonstration:
         raise UserError(
             f"prompt {prompt.id} has no demonstration to warm-start from: give its row one, or drop warm_start"
-        )
-    if tokenizer.eos_token_id is None:
-        raise UserError(
-            f"the tokenizer {tokenizer.name_or_path!r} has no eos_token, with which a demonstration ends: name it in "
-            "tokenizer_config.json, or drop warm_start"
-        )
-    if max_tokens is not None and len(prompt.demonstration) > MAX_CHARACTERS * max_tokens:
-        raise UserError(
-            f"the demonstration of prompt {prompt.id} has {len(prompt.demonstration):,} characters, too many for "
-            f"tokens_per_microbatch={max_tokens}: raise that, or drop the row"
         )
     text = prompt.demonstration
     for opened in (prompt.prefill, prompt.prefill.rstrip()):  # which the prompt has already
@@ -41,7 +29,7 @@ def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None)
             f"{max_tokens}: raise that, or drop the row"
         )
     rollout = Rollout(
-        tokens=np.array(tokens),
+        tokens=np.array(tokens, dtype=np.int64),
         rollout_log_probs=np.zeros(len(tokens)),  # the demonstration was not sampled
         text=prompt.demonstration,
         finish_reason="stop",

@@ -1,7 +1,6 @@
 import pytest
 
 from megatron_sspo.data.sources import arithmetic
-from megatron_sspo.errors import UserError
 from megatron_sspo.reward.format import extract_answer
 from megatron_sspo.reward.math import reward
 from megatron_sspo.types import Prompt
@@ -103,20 +102,3 @@ def test_wrong_demonstrations_keep_the_format(fraction) -> None:
     assert all(s["format"] == 1 for s in found)
     assert all(row.answer == str(sum(pair)) for row, pair in zip(rows, pairs(rows), strict=True))
     assert all(int(extract_answer(row.demonstration) or "-1") >= 0 for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": 0}, "size is 0: it must be an integer from 1 to 1,000"),
-        ({"size": 10**12}, "size is 10{12}: it must be an integer from 1 to 1,000"),  # no memory holds so many
-        ({"size": "ten"}, "size"),
-        ({"size": 1, "split": "test"}, "split"),
-        ({"size": 1, "max_operand": 0}, "max_operand"),
-        ({"size": 1, "max_operand": 10**10}, "max_operand"),
-        ({"size": 1, "wrong_fraction": 1.5}, "wrong_fraction"),
-    ],
-)
-def test_an_option_out_of_range(options, message) -> None:
-    with pytest.raises(UserError, match=message):
-        arithmetic.rows(**options)

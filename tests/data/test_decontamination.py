@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.data.decontamination import decontaminate
-from megatron_sspo.data.load import load_rows
-from megatron_sspo.data.open import prompt_stream
+from megatron_sspo.data.open import load_rows, prompt_stream
 from megatron_sspo.data.row import Dropped, Row, count_dropped
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Prompts
@@ -78,10 +77,6 @@ def test_the_same_question_is_dropped(question: str, held_out: str) -> None:
 )
 def test_another_question_is_kept(question: str, held_out: str) -> None:
     assert not is_dropped(question, held_out)
-
-
-def test_a_held_out_row_may_have_an_empty_id() -> None:
-    assert isinstance(decontaminate([row("What is 1+1?")], [row("What is 1+1?", "")])[0], Dropped)
 
 
 def test_a_question_of_messages_is_compared_without_its_system_text() -> None:

@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.open import load_rows
 from megatron_sspo.data.row import Dropped, Row
 from megatron_sspo.errors import UserError
 
@@ -125,12 +125,11 @@ def test_a_folder_with_the_configuration_is_a_download_of_the_repository(tmp_pat
     assert [row.question for row in rows("gsm8k", path=tmp_path)] == ["main?"]
 
 
-def test_two_copies_of_a_set_are_refused(tmp_path: Path) -> None:
+def test_one_of_two_copies_of_a_set_is_read(tmp_path: Path) -> None:
     record = {"question": "1?", "answer": "#### 1"}
     (tmp_path / "train.jsonl").write_text(json.dumps(record))
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "train-00000-of-00001.parquet")
-    with pytest.raises(UserError, match=r"train-0.*parquet and .*train\.jsonl are of two copies of the split 'train'"):
-        rows("gsm8k", path=tmp_path)
+    assert len(rows("gsm8k", path=tmp_path)) == 1
 
 
 def test_the_only_file_of_a_folder_is_read_if_the_set_has_one_split(tmp_path: Path) -> None:
@@ -149,14 +148,10 @@ def test_the_only_file_of_a_folder_is_read_if_the_set_has_one_split(tmp_path: Pa
     ("name", "options", "parts"),
     [
         ("gsm8k", {"split": "dev", "path": ""}, ["gsm8k has no split 'dev'", "train or test"]),
-        (
-            "gsm8k",
-            {"split": "train[:3]", "path": FIXTURES / "gsm8k"},
-            ["'train[:3]'", "read whole", "set split to 'train'"],
-        ),
-        ("codeact", {"split": "general"}, ["no split 'general'", "train or test"]),
-        ("gsm8k", {"path": "nowhere.jsonl"}, ["there is no file nowhere.jsonl"]),
-        ("gsm8k", {"path": "nowhere"}, ["there is no nowhere", "option path"]),
+        ("gsm8k", {"split": "train[:3]", "path": FIXTURES / "gsm8k"}, ["no file of the split 'train[:3]'"]),
+        ("codeact", {"split": "general"}, ["split", "'general'", "'train'", "'test'"]),
+        ("gsm8k", {"path": "nowhere.jsonl"}, ["nowhere.jsonl"]),
+        ("gsm8k", {"path": "nowhere"}, ["nowhere has no file of the split 'train'", "option path"]),
         ("gsm8k", {"path": FIXTURES / "aime25"}, ["no file of the split 'train'", "train.jsonl"]),
         ("math-500", {"path": FIXTURES / "gsm8k" / "test.jsonl"}, ["line 1", "no column 'problem'", "HuggingFaceH4"]),
         ("aime26", {}, ["'aime26'", "aime24, aime25"]),
@@ -169,22 +164,9 @@ def test_invalid_splits_and_files(name: str, options: dict, parts: list[str]) ->
     assert "\n" not in str(caught.value)
 
 
-def test_an_empty_file_and_a_malformed_conversation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("conversation", [None, [{"role": "user"}], []])
+def test_a_malformed_conversation_is_named(tmp_path: Path, conversation: object) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text("\n")
-    with pytest.raises(UserError, match=r"x\.jsonl has no rows: .*openai/gsm8k"):
-        load_rows("gsm8k", {"path": path})
-    for conversation, part in ((None, "null"), ([{"role": "user"}], "list of messages"), ([], "states the task")):
-        path.write_text(json.dumps({"conversations": conversation}))
-        with pytest.raises(UserError, match=rf"line 1, field 'conversations': .*{part}"):
-            load_rows("codeact", {"path": path})
-
-
-def test_an_unreachable_hub_names_the_remedy(monkeypatch) -> None:
-    import datasets.config
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"'HuggingFaceH4/MATH-500'.*cannot be reached.*option path"):
-        load_rows("math-500", {})
+    path.write_text(json.dumps({"conversations": conversation}))
+    with pytest.raises(UserError, match=r"line 1, field 'conversations': it must be a list of messages"):
+        load_rows("codeact", {"path": path})

@@ -1,11 +1,10 @@
 """DAPO-Math-17k: competition problems with integer answers (Yu et al., arXiv 2503.14476)."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.data.row import Fields, Record, Row, row_from_record
+from megatron_sspo.data.row import Fields, Row, row_from_record
 from megatron_sspo.data.sources.published import Published
 
 _SET = Published(
@@ -32,24 +31,16 @@ def rows(split: str = "train", path: str | Path = "") -> list[Row]:
     Args:
         split: "train", the only split.
         path: files to read in place of the hub; see `Published.records`.
-
-    Raises:
-        UserError: see `Published.records`.
     """
-    return [row_from_record(record, _FIELDS) for record in _deduplicate(_SET.records(split, path))]
+    found: dict[str, Row] = {}
+    for record in _SET.records(split, path):
+        values = {**record.values, "prompt": _problem(record.values["prompt"])}
+        if (key := repr(values)) not in found:
+            found[key] = row_from_record(replace(record, values=values), _FIELDS)
+    return list(found.values())
 
 
-def _deduplicate(records: Iterator[Record]) -> Iterator[Record]:
-    seen: set[str] = set()
-    for record in records:
-        values = {**record.values, "prompt": extract_problem(record.values["prompt"])}
-        key = repr(values)
-        if key not in seen:
-            seen.add(key)
-            yield replace(record, values=values)
-
-
-def extract_problem(prompt: Any) -> Any:
+def _problem(prompt: Any) -> Any:
     """Removes the published instruction around a problem; a prompt of another form is returned unchanged."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
         prompt = prompt[0].get("content")
