@@ -242,24 +242,10 @@ def test_a_link_to_nothing_is_no_place_for_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
-        (["reward=code", 'reward_options={"concurrency": -1}'], "concurrency must be a whole number of 0 or more"),
         (["reward=codeact", 'reward_options={"limits": {"wall_seconds": 0}}'], "wall_seconds is 0"),
-        (["reward=code", 'reward_options={"url": "http://h:x"}'], "url is 'http://h:x'"),
-        (["reward=code", 'reward_options={"url": "http://h", "python": "p"}'], "are set on the server"),
         (['rollouts.options={"fewest_servers": 2}'], "fewest_servers is 2, and there are 1"),
-        (
-            ['rollouts.options={"server": {"tp_size": 0}}'],
-            "server.tp_size is 0: it must be a whole number of 1 or more",
-        ),
-        (['rollouts.options={"server": {"tp_size": "two"}}'], "server.tp_size is 'two': it must be a whole number"),
         (['rollouts.options={"server": {"port": 1}}'], "server has 'port', which the run sets itself: leave it out"),
-        (['rollouts.options={"router": {"api-key": "k"}}'], "router has 'api-key', which the run sets itself"),
         (['rollouts.options={"urls": ["h:1"]}'], "urls holds 'h:1'"),
-        (
-            ['rollouts.options={"pause": "never"}'],
-            "pause must be one of 'retract', 'abort', 'in_place', but is 'never'",
-        ),
-        (['rollouts.options={"urls": ["http://h:1"], "transport": "ipc"}'], "which needs servers that the run starts"),
     ],
 )
 def test_options_that_contradict_each_other_are_found_before_the_start(assignments, message) -> None:
