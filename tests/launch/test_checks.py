@@ -243,7 +243,6 @@ def test_a_link_to_nothing_is_no_place_for_a_run(tmp_path):
     ("assignments", "message"),
     [
         (["reward=codeact", 'reward_options={"limits": {"wall_seconds": 0}}'], "wall_seconds is 0"),
-        (['rollouts.options={"fewest_servers": 2}'], "fewest_servers is 2, and there are 1"),
         (['rollouts.options={"server": {"port": 1}}'], "server has 'port', which the run sets itself: leave it out"),
         (['rollouts.options={"urls": ["h:1"]}'], "urls holds 'h:1'"),
     ],
