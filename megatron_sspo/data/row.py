@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from megatron_sspo.config.naming import describe_value
@@ -102,6 +103,23 @@ def row_from_record(found: Record, fields: Fields) -> Row:
             tuple((name, column) for name, (columns, _) in checks.items() for column in columns),
         ),
     )
+
+
+def rows_of_file(records: Callable[[Path], Iterable[Record]]) -> Callable[..., list[Row]]:
+    """Makes the source of a kind of file from the function that reads it."""
+
+    def rows(
+        path: str | Path,
+        question: str = "question",
+        answer: str = "answer",
+        demonstration: str = "",
+        answer_after: str = "",
+    ) -> list[Row]:
+        """Reads a file; every field that is not named goes into the metadata. The options are those of `Fields`."""
+        fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
+        return [row_from_record(record, fields) for record in records(Path(path))]
+
+    return rows
 
 
 @cache

@@ -24,14 +24,6 @@ def ids(prompts: list[Prompt]) -> list[str]:
     return [prompt.id for prompt in prompts]
 
 
-def test_prompts_are_in_the_order_of_the_source() -> None:
-    rows = arithmetic.rows(7)
-    for row, prompt in zip(rows, stream().prompts, strict=True):
-        assert TOKENIZER.decode(list(prompt.tokens)) == row.question
-        assert (prompt.id, prompt.answer, prompt.demonstration) == (row.id, row.answer, row.demonstration)
-        assert prompt.metadata == row.metadata
-
-
 def test_special_tokens_come_from_the_template_only() -> None:
     assert TOKENIZER("1")["input_ids"][0] == TOKENIZER.bos_token_id, "this tokenizer would add one"
     assert TOKENIZER.bos_token_id not in stream().prompts[0].tokens
@@ -44,11 +36,6 @@ def test_every_epoch_has_every_prompt_once_in_a_different_order() -> None:
     epochs = [ids(source.take(7)) for _ in range(3)]
     assert all(sorted(epoch) == sorted(ids(source.prompts)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
-def test_the_seed_determines_the_order() -> None:
-    assert ids(stream().take(30)) == ids(stream().take(30))
-    assert ids(stream().take(30)) != ids(stream(seed=1).take(30))
 
 
 def test_the_size_of_takes_does_not_matter() -> None:
@@ -105,21 +92,11 @@ def test_overlong_prompts_are_dropped_on_request() -> None:
         PromptStream(rows, TOKENIZER, template="{question}", max_tokens=2, seed=0, overlong="drop")
 
 
-def test_an_empty_source() -> None:
-    with pytest.raises(UserError, match="no rows"):
-        PromptStream([], TOKENIZER, template="{question}", max_tokens=5, seed=0)
-
-
 def test_a_repeated_id_is_an_error() -> None:
     with pytest.raises(UserError, match=r"'a:1' occurs more than once"):
         PromptStream(
             [Row(id="a:1", question="1", answer="1")] * 2, TOKENIZER, template="{question}", max_tokens=5, seed=0
         )
-
-
-def test_a_template_error_is_found_at_construction() -> None:
-    with pytest.raises(UserError, match="one field is"):
-        stream(template="{query}")
 
 
 def with_metadata(metadata: dict[Any, Any]) -> PromptStream:

@@ -1,7 +1,6 @@
 """Files, the hub and reasoning-gym: the rows that are read, and the errors for malformed rows."""
 
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +124,6 @@ def test_narrow_floats_are_the_decimals_that_were_written(tmp_path, monkeypatch)
         assert [row.answer for row in found] == ["0.1", "1e-30"]
         assert found[0].metadata["nested"] == {"half": 0.3, "list": [0.7, None], "text": "x"}
         assert found[0].metadata["double"] == 0.10000000149011612
-
-
-def test_decimals_of_a_database_are_answers(tmp_path) -> None:
-    records = [{"question": "q", "answer": Decimal(text)} for text in ("1.50", "0.00")]
-    assert [row.answer for row in parquet.rows(write_parquet(tmp_path / "x.parquet", *records))] == ["1.50", "0.00"]
 
 
 def test_huggingface_reads_a_local_dataset(tmp_path, monkeypatch) -> None:

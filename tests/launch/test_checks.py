@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties
 from megatron_sspo.preflight import free_memory, resources
@@ -19,7 +18,6 @@ from megatron_sspo.preflight.ranks import versions
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.rollout.servers.server_program import KEY
-from megatron_sspo.run import Rollouts
 from tests.policy.launcher import launch
 from tests.weights.folders import edit_json
 from tests.weights.test_families import QWEN3_30B_A3B
@@ -183,34 +181,6 @@ def test_a_job_may_have_less_memory_than_its_node(tmp_path, monkeypatch, limit, 
     assert free_memory.free_memory() > 10**6
 
 
-def test_an_embedded_engine_counts() -> None:
-    run = load_recipe(RECIPE)
-    small = replace(run, rollouts=replace(run.rollouts, options={"max_batch_size": 1}))
-    config = resources.read_model_config(run)
-    estimates = [resources.estimate(r, config, on_cuda=False)[0].engine for r in (run, small)]
-    assert estimates[0] > estimates[1] > 4 * 1_800_000
-
-
-def test_a_small_disk_and_a_small_model_are_not_both_of_zero(tmp_path, monkeypatch) -> None:
-    run = replace(load_recipe(RECIPE), checkpoint_every=0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 12_345))
-    with pytest.raises(UserError, match=r"has 12\.3 kB free, and a checkpoint and the finished model take \d+\.\d MB:"):
-        resources.check_disk(run, resources.read_model_config(run), tmp_path / "run")
-
-
-def test_what_a_kill_has_left_of_a_checkpoint_counts_as_free(tmp_path, monkeypatch) -> None:
-    run = replace(load_recipe(RECIPE), checkpoint_every=0)
-    left = tmp_path / "run" / "checkpoints" / ".update-000002" / "trainer"
-    config = resources.read_model_config(run)
-    needed = resources.checkpoint_bytes(run, config) + resources.model_bytes(run, config)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, needed - 1000))
-    with pytest.raises(UserError, match="make room"):
-        resources.check_disk(run, config, tmp_path / "run")
-    left.mkdir(parents=True)
-    (left / "__0_0.distcp").write_bytes(bytes(1000))
-    resources.check_disk(run, config, tmp_path / "run")
-
-
 @pytest.mark.parametrize(
     ("updates", "every", "kept", "there", "needed"),
     [(9, 0, 2, 0, 1), (9, 3, 2, 0, 3), (9, 3, 1, 0, 2), (9, 3, 9, 0, 4), (4, 4, 2, 0, 2), (9, 3, 2, 2, 1)],
@@ -228,15 +198,6 @@ def test_checkpoints_that_are_on_the_disk_at_a_time(tmp_path, monkeypatch, updat
     what = "a checkpoint" if needed == 1 else f"{needed} checkpoints at a time"
     with pytest.raises(UserError, match=f"free, and {what} and the finished model take"):
         resources.check_disk(run, config, tmp_path / "run")
-
-
-def test_a_link_to_nothing_is_no_place_for_a_run(tmp_path):
-    run = load_recipe(RECIPE)
-    for target in ("nowhere", "link"):
-        (tmp_path / "link").unlink(missing_ok=True)
-        (tmp_path / "link").symlink_to(target)
-        with pytest.raises(UserError, match="link is a link to something that does not exist; repair it, or choose"):
-            resources.check_disk(run, resources.read_model_config(run), tmp_path / "link" / "a")
 
 
 @pytest.mark.parametrize(
@@ -278,16 +239,3 @@ def test_the_python_of_servers_exists() -> None:
     ):
         preflight(load_recipe(RECIPE, sets), resume=None)
     preflight(load_recipe(RECIPE, sets), resume=None, elsewhere=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_turns": 0}, "max_turns must be a whole number of 1 or more"),
-        ({"url": "http://h", "cgroup": "c"}, "are set on the server"),
-    ],
-)
-def test_options_of_an_environment_are_checked_before_the_start(options, message) -> None:
-    rollouts = Rollouts(environment="codeact", environment_options=options)
-    with pytest.raises(UserError, match=message):
-        check_environment(rollouts, tokenizer=None)

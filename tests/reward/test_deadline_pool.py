@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -78,17 +77,6 @@ def test_the_deadline_excludes_the_start_of_a_worker() -> None:
         assert pool.map([("die", None), ("echo", 1)] * 2) == [FAILED, 1] * 2
 
 
-def test_a_restarted_worker_outlives_the_thread_that_called_map() -> None:
-    """The kernel's parent-death signal follows the thread that started the process."""
-    with make(num_workers=1) as pool:
-        pids = []
-        thread = threading.Thread(target=lambda: pids.extend(pool.map([("die", None), ("pid", None)])))
-        thread.start()
-        thread.join(60)
-        time.sleep(0.5)
-        assert pool.map([("pid", None)]) == [pids[1]]
-
-
 def test_an_exception_of_the_function_is_raised_with_its_traceback() -> None:
     with make() as pool:
         with pytest.raises(RuntimeError, match=r"(?s)in work.*ValueError: the reason"):
@@ -159,19 +147,6 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path) -> None:
     process, worker = start_script(tmp_path, "pool.map([('write pid and sleep', {file!r})])\n")
     process.kill()
     process.communicate(timeout=60)
-    wait_until(lambda: not is_alive(worker))
-
-
-def test_workers_die_with_a_parent_that_forgot_to_close(tmp_path) -> None:
-    process, worker = start_script(
-        tmp_path,
-        "import threading, os, time\n"
-        "threading.Thread(target=pool.map, args=([('write pid and sleep', {file!r})],), daemon=True).start()\n"
-        "while not os.path.exists({file!r}): time.sleep(0.02)\n"
-        "time.sleep(0.5)\n",
-    )
-    assert process.communicate(timeout=60)[1] == ""
-    assert process.returncode == 0
     wait_until(lambda: not is_alive(worker))
 
 

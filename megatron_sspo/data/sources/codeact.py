@@ -24,22 +24,15 @@ _TEST_TENTHS = 1  # number of tasks in ten
 def rows(split: Literal["train", "test"] = "train", path: str | Path = "") -> list[Row | Dropped]:
     """Returns the tasks, with the output that a program has to print or the checks that it has to pass.
 
-    Published as xingyaoww/code-act: split codeact (7,139 rows; the split general is chat and not used). Columns: `id`;
-    `conversations`, messages with `role` (system, user, assistant) and `content`. The task is the first user message.
-    The published rows are demonstrations and carry no checks. The gold answer is therefore the last <solution> of the
-    assistant, if it is one line of at most 200 characters; a row without one is dropped. A file may add the columns
-    `answer`, `tests` and `cases` (docs/sandbox.md), which then replace the demonstration's answer. The column names
-    are those of the dataset card; how often its demonstrations end in such a <solution> was not checked.
-
-    There is no published test split: a hash of the task's text holds out one task in ten. Of several rows with the
-    same task, the first is kept.
+    A row of the published split codeact is a demonstration: the task is the first message of the user, and the gold
+    answer the last <solution> of the assistant, if it is one line of at most 200 characters. A row without one, or with
+    the task of an earlier row, is dropped. A file may add the columns `answer`, `tests` and `cases` (docs/sandbox.md),
+    which replace the demonstration's answer. A hash of the task's text holds out one task in ten. How often published
+    demonstrations end in such a <solution> was not checked.
 
     Args:
         split: "train" or "test".
         path: files to read in place of the hub; see `Published.records`. In a folder they are named codeact.
-
-    Raises:
-        UserError: see `Published.records`, or a conversation has another form.
     """
     found: list[Row | Dropped] = []
     seen: set[str] = set()

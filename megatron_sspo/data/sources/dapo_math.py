@@ -21,12 +21,10 @@ _SUFFIX = "Remember to put your answer on its own line after"
 def rows(split: str = "train", path: str | Path = "") -> list[Row]:
     """Returns each problem once, without the published instruction to end in "Answer: ...".
 
-    Published as BytedTsinghua-SIA/DAPO-Math-17k: train, about 1.79 million rows, in which 17 thousand problems are
-    repeated a hundred times; a row that repeats an earlier problem and answer is skipped. Columns: `prompt`, a list
-    with one user message; `reward_model`, whose `ground_truth` is the answer; `data_source`, `ability`, `extra_info`.
-    Copies with the bare problem as text in `prompt`, such as open-r1/DAPO-Math-17k-Processed, are read from files with
-    the same column names. It was not checked that every instruction of the dataset has the form that is removed here;
-    a prompt of another form is left unchanged.
+    Published are about 1.79 million rows, in which 17 thousand problems are repeated a hundred times; a row that
+    repeats an earlier problem and answer is skipped. The bare problem as text in `prompt`, as in
+    open-r1/DAPO-Math-17k-Processed, is read from files with the same columns. It was not checked that every instruction
+    of the set has the form that is removed here; a prompt of another form is left unchanged.
 
     Args:
         split: "train", the only split.

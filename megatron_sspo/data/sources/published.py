@@ -25,15 +25,7 @@ class Published:
     answer_after: str = ""  # mark in the answer's column, after whose last occurrence the gold answer is
 
     def rows(self, split: str | None = None, path: str | Path = "") -> list[Row]:
-        """Returns the rows of a split, for a set whose two columns are the question and the answer.
-
-        Args:
-            split: see `records`; None: the first of `splits`.
-            path: files to read in place of the hub; see `records`.
-
-        Raises:
-            UserError: see `records`, or an answer does not have its mark.
-        """
+        """Returns the rows of a split, by default the first, of a set whose columns are the question and the answer."""
         split = self.splits[0] if split is None else split
         question, answer = self.columns
         fields = Fields(question=question, answer=answer, answer_after=self.answer_after)
@@ -44,13 +36,8 @@ class Published:
 
         Args:
             split: one of `splits`; from the hub also a part of it, such as "train[:100]".
-            path: a .jsonl or .parquet file, which is read whole, or a folder, such as a download of the repository. A
-                folder has files named after the split, or one file if the set has one split. If the path is empty, the
-                set is read from its folder in the folder that MEGATRON_SSPO_DATA names; without that variable, from
-                the hub.
-
-        Raises:
-            UserError: there is no such split, file or column, or the hub cannot be reached.
+            path: a .jsonl or .parquet file, or a folder with files named after the split, or with one file if the set
+                has one split; by default the set's folder in the one that MEGATRON_SSPO_DATA names, or else the hub.
         """
         if split.partition("[")[0] not in self.splits:
             raise UserError(f"the set {self.name} has no split {split!r}: choose {' or '.join(self.splits)}")
