@@ -12,11 +12,17 @@ def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None)
     """Returns a prompt and its demonstration as a group of one response, which ends with the end-of-sequence token.
 
     Raises:
-        UserError: the prompt has no demonstration, or both together are longer than `max_tokens`.
+        UserError: the prompt has no demonstration, the tokenizer has no end-of-sequence token, or both together
+            are longer than `max_tokens`.
     """
     if not prompt.demonstration:
         raise UserError(
             f"prompt {prompt.id} has no demonstration to warm-start from: give its row one, or drop warm_start"
+        )
+    if tokenizer.eos_token_id is None:
+        raise UserError(
+            f"the tokenizer {tokenizer.name_or_path!r} has no eos_token, with which a demonstration ends: name it in "
+            "tokenizer_config.json, or drop warm_start"
         )
     text = prompt.demonstration
     for opened in (prompt.prefill, prompt.prefill.rstrip()):  # which the prompt has already
@@ -29,7 +35,7 @@ def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None)
             f"{max_tokens}: raise that, or drop the row"
         )
     rollout = Rollout(
-        tokens=np.array(tokens, dtype=np.int64),
+        tokens=np.array(tokens),
         rollout_log_probs=np.zeros(len(tokens)),  # the demonstration was not sampled
         text=prompt.demonstration,
         finish_reason="stop",

@@ -1,6 +1,7 @@
 """Datasets of the Hugging Face hub, or local folders that `datasets` can read."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Fields, Record, Row, row_from_record
@@ -46,7 +47,7 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
     import datasets
 
     try:
-        dataset = datasets.load_dataset(name, config, split=split)
+        dataset: Any = datasets.load_dataset(name, config, split=split)
     except Exception as error:  # of the hub, of the readers of all formats, and of archives
         cause = error.__cause__ or error  # `datasets` hides the reader's error behind one of its own
         raise UserError(
