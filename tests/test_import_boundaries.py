@@ -127,7 +127,7 @@ def test_no_circle_between_folders() -> None:
         ("environment.protocol", "rollout.cycles.RolloutCycles"),
         ("data.tokenizer", "preflight.preflight.preflight"),
         ("rollout.servers.client", "rollout.weight_sync.session.Session"),
-        ("run_folder.resuming", "launch.command.launch"),
+        ("run_folder.resuming", "preflight.preflight.preflight"),
         ("checkpoint.writer", "policy.policy.Policy"),
     ],
 )

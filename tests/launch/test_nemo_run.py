@@ -117,11 +117,11 @@ InBatchShell(project="/p", environment={"RUN": "a b"}, seconds=300).setup(run.Sc
 assert executor.signal == "B:USR1@300" and "export RUN='a b'" in executor.setup_lines
 InBatchShell(project="/p").setup(run.Script(inline="true"), run.LocalExecutor())
 refused = {
-    "roles share the nodes": {"heterogeneous": True},
+    "heterogeneous": {"heterogeneous": True},
     "containers are given by CONTAINER": {"container_image": "x.sqsh"},
     "in capitals and without quotes": {"env_vars": {"a": "b c"}},
-    "has an array": {"array": "0-3"},
-    "has a job_dir": {"tunnel": run.LocalTunnel(job_dir="/elsewhere")},
+    "array": {"array": "0-3"},
+    "tunnel.job_dir": {"tunnel": run.LocalTunnel(job_dir="/elsewhere")},
 }
 for message, fields in refused.items():
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.open import load_rows
 from megatron_sspo.errors import UserError
 from tools import math_rows_from_wheels as tool
 from tools.wheels import unpack
