@@ -79,8 +79,8 @@ def test_the_worker_of_verifiers_needs_nothing_of_ours() -> None:
     assert offenders(ROOT, under("agent/verifiers_worker.py")) == []
 
 
-def test_only_the_client_the_endpoint_and_the_live_page_use_aiohttp() -> None:
-    allowed = ("rollout/servers/client.py", "rollout/agents/server.py", "plots/live/server.py")
+def test_only_the_client_and_the_endpoint_use_aiohttp() -> None:
+    allowed = ("rollout/servers/client.py", "rollout/agents/server.py")
     assert offenders("aiohttp", outside(*allowed)) == []
 
 

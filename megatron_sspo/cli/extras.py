@@ -16,6 +16,7 @@ MODULES = {
         "isal",
         "pyarrow",
         "sspo_answers",
+        "sspo_lab",
         "math_verify",
         "mpmath",
         "antlr4",
@@ -26,7 +27,7 @@ MODULES = {
     "hub": {"datasets"},
 }
 # modules that only some runs need: those with one source, reward or table
-_OPTIONAL_MODULES = {"pyarrow", "math_verify", "mpmath", "antlr4", "reasoning_gym", "scipy"}
+_OPTIONAL_MODULES = {"pyarrow", "math_verify", "mpmath", "antlr4", "reasoning_gym", "scipy", "sspo_lab"}
 
 
 def check_installed(command: str, extra: str) -> None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.plots.labels import COLOURS, run_label
-from megatron_sspo.plots.legend import draw_legend, plain_text, shorten
+from megatron_sspo.errors import UserError
+from megatron_sspo.plots.labels import COLOURS, draw_legend, plain_text, run_label, shorten
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.plots.smoothing import smoothed
 from megatron_sspo.run_folder import metrics_files
@@ -170,8 +169,8 @@ def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: _Style) -> list[
 
 def _values(rows: Sequence[Row], key: str) -> list[float]:
     """Returns a column of the metrics, with NaN (a gap in the curve) if a row has no finite number."""
-    found = (row.get(key, math.nan) for row in rows)
-    return [float(value) if abs(value) < _LARGEST else math.nan for value in found]
+    found = (row.get(key) for row in rows)
+    return [float(v) if isinstance(v, (int, float)) and abs(v) < _LARGEST else math.nan for v in found]
 
 
 def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], style: _Style) -> list[float]:
@@ -230,32 +229,14 @@ def _style_axis(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
 
 
 def _read(folder: Path) -> tuple[list[Row], list[Row]]:
-    evaluations = folder / metrics_files.EVALUATIONS
-    metrics = _numbers(folder / metrics_files.METRICS)
-    return metrics, _numbers(evaluations, may_have_others=True) if evaluations.exists() else []
-
-
-def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
-    """Returns the rows of a metrics file with only the numbers that are drawn.
-
-    Args:
-        may_have_others: whether rows may have none of these numbers, for example with a user's own reward.
-    """
-    rows = metrics_files.read(path, may_be_cut=True)
+    """Returns the rows of the metrics and of the evaluations, without the text and the numbers that are not drawn."""
     drawn = tuple(panel.key for panel in _PANELS)
-    found = [{key: value for key, value in row.items() if key == "update" or _is_drawn(key, drawn)} for row in rows]
-    for row in found:
-        for key, value in row.items():
-            if not isinstance(value, (int, float)):
-                raise UserError(
-                    f"{path} has {key} {short_repr(value)} at update {row['update']}, which is not a number: fix or "
-                    "remove the line"
-                )
-    if found and not may_have_others and all(len(row) == 1 for row in found):
-        raise UserError(
-            f"{path} has none of the plotted metrics, such as {drawn[0]}: was it written by another program?"
-        )
-    return list(found)
+    found = []
+    for path in (folder / metrics_files.METRICS, folder / metrics_files.EVALUATIONS):
+        is_there = path.exists() or path.name == metrics_files.METRICS
+        rows = metrics_files.read(path, may_be_cut=True) if is_there else []
+        found.append([{k: v for k, v in row.items() if k == "update" or _is_drawn(k, drawn)} for row in rows])
+    return found[0], found[1]
 
 
 def _is_drawn(key: str, drawn: tuple[str, ...]) -> bool:

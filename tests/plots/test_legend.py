@@ -4,10 +4,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from megatron_sspo.plots.legend import draw_legend, shorten
+from megatron_sspo.plots.labels import draw_legend, shorten
 
 
-@pytest.mark.parametrize("length", [3, 40, 80, 150, 2000])
+@pytest.mark.parametrize("length", [3, 150, 2000])
 @pytest.mark.parametrize(("count", "size"), [(1, 12.0), (4, 12.0), (20, 8.0)])
 def test_a_legend_is_within_the_figure(length, count, size):
     figure = Figure(figsize=(13, 9), layout="constrained")
