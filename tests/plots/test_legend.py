@@ -21,13 +21,6 @@ def test_a_legend_is_within_the_figure(length, count, size):
     assert len(legend.get_texts()) == count
 
 
-def test_short_names_share_rows():
-    figure = Figure(figsize=(13, 9))
-    draw_legend(figure, [Line2D([], [])] * 8, [f"run {number}" for number in range(8)])
-    figure.draw_without_rendering()
-    assert len({round(text.get_window_extent().y0) for text in figure.legends[0].get_texts()}) == 2
-
-
 def test_a_name_loses_its_middle():
     assert shorten("objective=sspo,seed=0", 21) == "objective=sspo,seed=0"
     assert shorten("objective=sspo,seed=0", 11) == "objec…eed=0"

@@ -77,7 +77,7 @@ def first_lines(path: Path) -> bytes:
 def _position(file: BinaryIO, cursor: str) -> int:
     """Returns the position of a cursor, or 0 if the bytes before it have changed."""
     end, _, mark = cursor.partition("-")
-    return int(end) if end.isdecimal() and _checksum(file, int(end)) == mark else 0
+    return int(end) if mark and end.isdecimal() and _checksum(file, int(end)) == mark else 0
 
 
 def _checksum(file: BinaryIO, end: int) -> str:
