@@ -1,7 +1,6 @@
 """Calls sspo_lab, the library of sweeps and of the live page of runs. Only their commands import it."""
 
 import importlib
-from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError
@@ -19,8 +18,3 @@ def call(name: str, *arguments: Any, **options: Any) -> Any:
         return found(*arguments, **options)
     except importlib.import_module("sspo_lab.trainer").LabError as error:
         raise UserError(str(error)) from error
-
-
-def is_sweep(folder: Path) -> bool:
-    """Returns whether this is the folder of a sweep."""
-    return (folder / "sweep.json").is_file()

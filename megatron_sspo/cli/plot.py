@@ -34,7 +34,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     if options.serve or options.port is not None:
         return _serve(options)
     first = Path(options.runs[0])
-    if len(options.runs) == 1 and lab.is_sweep(first):
+    if len(options.runs) == 1 and (first / "sweep.json").is_file():
         path = options.output or first / "curves.png"
         lab.call("figure.plot_sweep", first, path, measure=options.measure, compare=options.compare)
         print(path)

@@ -10,6 +10,7 @@ from typing import Any
 from megatron_sspo.cli import lab
 from megatron_sspo.cli.parser import add_command, add_recipe, as_path
 from megatron_sspo.errors import UserError
+from megatron_sspo.launch import slurm
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -38,14 +39,13 @@ class _Trainer:
         return config_to_json(load_recipe(recipe, assignments))
 
     def why_not(self, recipe: str, assignments: Sequence[str], sbatch: Sequence[str] | None) -> str:
-        from megatron_sspo.launch.slurm import check_size
         from megatron_sspo.preflight.preflight import preflight
         from megatron_sspo.recipe import load_recipe
 
         run = load_recipe(recipe, assignments)
         try:
             if sbatch is not None:
-                check_size(self._job(recipe, sbatch), {run.parallel.num_processes, *run.layouts})
+                slurm.check_size(self._job(recipe, sbatch), {run.parallel.num_processes, *run.layouts})
             preflight(run, resume=None, elsewhere=sbatch is not None)
         except UserError as error:
             return str(error)
@@ -58,8 +58,7 @@ class _Trainer:
         print(job.describe(), flush=True)
         return 0
 
-    def _job(self, recipe: str, sbatch: Sequence[str]) -> Any:
-        from megatron_sspo.launch.slurm import SWEEP_SCRIPT, SlurmJob, split_options, variables_from_environment
-
-        options = split_options(shlex.join(sbatch))
-        return SlurmJob(recipe=recipe, options=options, variables=variables_from_environment(), script=SWEEP_SCRIPT)
+    def _job(self, recipe: str, sbatch: Sequence[str]) -> slurm.SlurmJob:
+        options = slurm.split_options(shlex.join(sbatch))
+        variables = slurm.variables_from_environment()
+        return slurm.SlurmJob(recipe=recipe, options=options, variables=variables, script=slurm.SWEEP_SCRIPT)

@@ -26,7 +26,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Prints the table, in Markdown."""
     folder = Path(options.folders[0])
-    if len(options.folders) == 1 and lab.is_sweep(folder):
+    if len(options.folders) == 1 and (folder / "sweep.json").is_file():
         results = lab.call("results.read_results", folder, measure=options.measure, compare=options.compare)
         print(lab.call("table.sweep_table", results), end="")
         return 0
