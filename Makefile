@@ -194,7 +194,7 @@ test-integrations: install install-integrations
 
 # Looks at the live page in a real browser.
 test-browser: install install-browser
-	$(TEST) tests/plots -m browser
+	$(TEST) packages/lab -m browser
 
 # Installs and starts a real Slurm of four nodes on this machine, as root, and stops it afterwards.
 test-cluster: install install-sglang install-nemo-run install-cluster

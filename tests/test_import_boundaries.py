@@ -74,8 +74,8 @@ def test_each_integration_is_one_file_that_needs_no_trainer_of_ours(library: str
     assert ours == {"config", "errors", "integrations", "objective"}
 
 
-def test_only_the_client_and_the_live_page_use_aiohttp() -> None:
-    allowed = ("rollout/servers/client.py", "plots/live/server.py")
+def test_only_the_client_of_servers_uses_aiohttp() -> None:
+    allowed = ("rollout/servers/client.py",)
     assert offenders("aiohttp", outside(*allowed)) == []
 
 
