@@ -12,10 +12,9 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.kinds import Count, Decay, NotNegative
 from megatron_sspo.config.naming import describe_value, one_line
-from megatron_sspo.config.tree import describe_hint
+from megatron_sspo.config.validate import HintMismatch, convert_to_hint
 from megatron_sspo.errors import UserError
 
 T = TypeVar("T")
@@ -172,13 +171,11 @@ def checked_fields(kind: type, options: Mapping[str, Any], group: str) -> dict[s
             raise UserError(f"{group}.{name} is {describe_value(value)}, and must stay {usual}: {_MUST_STAY[name]}")
         try:
             if isinstance(value, float) and not math.isfinite(value):
-                raise HintMismatch
+                raise HintMismatch("it must be a finite number")
             # some defaults do not have the annotated type
             found[name] = value if value is fields[name].default else _fitted(value, hints.get(name, Any))
-        except HintMismatch:
-            raise UserError(
-                f"{group}.{name} is {describe_value(value)}: it must be {describe_hint(hints[name])}"
-            ) from None
+        except HintMismatch as error:
+            raise UserError(f"{group}.{name} is {describe_value(value)}: {error}") from None
         if name in _RANDOM and value:
             raise UserError(f"{group}.{name} is {describe_value(value)}, and must be off: {_ANEW}; leave it out")
     return found
