@@ -158,5 +158,5 @@ def test_lists_and_a_single_text_are_tuples(stop) -> None:
 )
 def test_settings_that_nothing_reads_are_found(assignments, lines) -> None:
     config = {"max_position_embeddings": 4096}
-    found = unread_settings(check(override(RUN, assignments)), config)
+    found = list(unread_settings(check(override(RUN, assignments)), config))
     assert len(found) == len(lines) and all(map(str.startswith, found, lines))

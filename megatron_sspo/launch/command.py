@@ -35,8 +35,6 @@ def launch(options: argparse.Namespace) -> int:
     run, resume = load_recipe(options.recipe, [*of_script, *options.set]), options.resume
     if uses_slurm and job is not None:
         run, resume = _with_run_folder(run, job.run_folder)
-    if job is None and not options.dry_run and not options.check:
-        local.check_tasks()
     if options.dry_run and (code := _print_commands(options, job, run)):
         return code
     _check(run, resume, options, job if uses_slurm else None)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import mlflow
 
-from megatron_sspo.files.reading import read_text
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.trackers.open import About, Tracker
 
@@ -17,7 +16,7 @@ class _MLflow:
         path = about.folder / "mlflow_id"
         mlflow.set_experiment(experiment)
         if path.exists():
-            mlflow.start_run(run_id=read_text(path, remedy="remove it, and MLflow begins a new run"))
+            mlflow.start_run(run_id=path.read_text(encoding="utf-8"))
         else:
             run = mlflow.start_run(run_name=about.name)
             mlflow.log_dict(dict(about.config), "config.json")

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from megatron_sspo.config.resolve import call_with_options, check_options, resolve
 from megatron_sspo.errors import UserError, first_line
-from megatron_sspo.files.reading import read_text
 from megatron_sspo.files.writing import write_atomically
 
 _log = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ class About:
         path = self.folder / f"{tracker}_id"
         if not path.exists():
             write_atomically(path, secrets.token_hex(8))
-        return read_text(path, remedy="remove it, and the tracker begins a new run")
+        return path.read_text(encoding="utf-8")
 
 
 class Tracker(Protocol):

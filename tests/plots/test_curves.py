@@ -199,7 +199,7 @@ def test_folders_of_no_rows_and_of_other_programs(tmp_path: Path, capsys: pytest
         written(tmp_path / "other", "metrics.jsonl", '{"update": 1, "loss": 2}'): "was it written by another program?",
         tmp_path / "pipe": "it is a pipe, not a regular file",
         tmp_path / "folder": "it is a folder, not a regular file",
-        tmp_path / "binary": "is not UTF-8",
+        tmp_path / "binary": "is not JSON",
         tmp_path / "nowhere": "is .* the folder of a run",
         tmp_path / "circle": "is .* the folder of a run",
         tmp_path / "binary" / "metrics.jsonl": "is .* the folder of a run",

@@ -56,10 +56,10 @@ def test_more_processes_than_gpus(gpus, visible):
 
 
 def test_two_ranks_on_one_gpu():
-    _check_own_gpus(["", ""], ["", ""], ["a", "a"])
-    _check_own_gpus(["GPU-1", "GPU-2"], ["", ""], ["a", "b"])
-    with pytest.raises(UserError, match="ranks 0 and 2 on a are on the same GPU, GPU-1"):
-        _check_own_gpus(["GPU-1", "GPU-2", "GPU-1"], ["", "", ""], ["a", "b", "a"])
+    _check_own_gpus([("", ""), ("", "")])
+    _check_own_gpus([("GPU-1", ""), ("GPU-2", "")])
+    with pytest.raises(UserError, match="ranks 0 and 2 are on the same GPU, GPU-1"):
+        _check_own_gpus([("GPU-1", ""), ("GPU-2", ""), ("GPU-1", "")])
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_ranks_share_a_gpu_where_nccl_accepts_them(gpus, monkeypatch, release, v
         shared_gpus.name_host(rank)
         places.append(shared_gpus.place_of(rank))
         assert shared_gpus.are_meant() == bool(variables)
-    with contextlib.nullcontext() if is_accepted else pytest.raises(UserError, match="ranks 0 and 1 on a"):
-        _check_own_gpus(["GPU-1", "GPU-1"], places, ["a", "a"])
+    with contextlib.nullcontext() if is_accepted else pytest.raises(UserError, match="ranks 0 and 1 are"):
+        _check_own_gpus([("GPU-1", place) for place in places])
 
 
 def test_more_ranks_than_gpus_are_dealt_out_where_they_may_share(gpus, monkeypatch):
