@@ -124,17 +124,6 @@ def test_another_error_keeps_its_traceback(monkeypatch) -> None:
         main(["new", "folder"])
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
-def test_help_into_a_full_disk(arguments) -> None:
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "megatron_sspo", *arguments]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
-    assert done.stderr == (
-        "megatron-sspo: cannot write: No space left on device; make room, or write to another disk\n"
-    )
-    assert done.returncode == 2
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_those_with_set_say_where_fields_are_listed(capsys, command) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -20,14 +20,13 @@ _DEPENDENCIES = tuple(
 
 
 @contextmanager
-def user_code_errors(what: str, *, always: bool = False, unchanged: type[Exception] | None = None) -> Iterator[None]:
+def user_code_errors(what: str, *, always: bool = False) -> Iterator[None]:
     """A context manager for a call of code that may be the user's. KeyboardInterrupt is not changed.
 
     Args:
         what: the name of the code for the message: "the recipe x.py".
         always: whether an exception without a line of the user's also becomes a UserError; otherwise it is not changed,
             because it comes from this package.
-        unchanged: a class of exceptions that are passed on, such as torch.OutOfMemoryError.
 
     Raises:
         UserError: the user's code raised; the message has the file, the line and its text, and the error. If a file of
@@ -36,8 +35,6 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
     try:
         yield
     except (Exception, SystemExit) as error:
-        if unchanged is not None and isinstance(error, unchanged):
-            raise
         if isinstance(error, SyntaxError) and error.filename:
             text = f" (`{one_line(error.text)}`)" if error.text else ""
             raise UserError(

@@ -213,7 +213,7 @@ class Job:
                     )
             update = self.state.update if self.training.resumed_from else None
             self._records = Records(self.run, self.folder, update=update, tokenizer=self.tokenizer)
-            stack.callback(self._records.close)
+            stack.callback(self._records.writer.close)
 
         agree.run_on_rank_0(open_on_rank_0)
         self._evaluations = Evaluations(

@@ -1,7 +1,6 @@
 """MLflow, at MLFLOW_TRACKING_URI; a step that is repeated after a kill is there twice."""
 
 import re
-from collections.abc import Mapping
 
 import mlflow
 
@@ -22,7 +21,7 @@ class _MLflow:
             mlflow.log_dict(dict(about.config), "config.json")
             write_atomically(path, run.info.run_id)
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: dict[str, float], *, step: int) -> None:
         mlflow.log_metrics({_name(key): value for key, value in values.items()}, step=step, synchronous=False)
 
     def finish(self) -> None:

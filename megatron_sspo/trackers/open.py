@@ -44,12 +44,12 @@ class About:
 
 
 class Tracker(Protocol):
-    """A tracker that has been started."""
+    """A tracker that has been started, such as the run of a library."""
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: dict[str, float], *, step: int) -> Any:
         """Sends the values of a step."""
 
-    def finish(self) -> None:
+    def finish(self) -> Any:
         """Ends the tracker's run."""
 
 
@@ -74,14 +74,14 @@ class Trackers:
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Sends the values of a step to every tracker."""
         for name, tracker in [*self._open.items()]:
-            self._call(name, f"from update {step} on", lambda tracker=tracker: tracker.log(values, step))
+            self._call(name, f"from update {step} on", lambda tracker=tracker: tracker.log(dict(values), step=step))
 
     def finish(self) -> None:
         """Ends the run in every tracker."""
         for name, tracker in [*self._open.items()]:
             self._call(name, "at the end", tracker.finish)
 
-    def _call(self, name: str, when: str, action: Callable[[], None]) -> None:
+    def _call(self, name: str, when: str, action: Callable[[], Any]) -> None:
         try:
             action()
         except (Exception, SystemExit) as error:

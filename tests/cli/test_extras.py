@@ -71,10 +71,10 @@ sys.exit(main(sys.argv[1:]))
     [
         (["megatron.core"], ["train", "x.py"], 2, "megatron-sspo train needs megatron.core, which is not installed: "),
         (["pydantic", "numpy"], ["evaluate", "x"], 2, "megatron-sspo evaluate needs numpy, which is not installed: "),
-        (["megatron.core", "isal"], ["serve", "x.py", "--folder=f"], 2, "there is no recipe x.py"),
+        (["megatron.core", "isal"], ["serve", "x.py", "--folder=f"], 2, "there is no file x.py"),
         (["aiohttp"], ["serve", "x.py", "--folder=f"], 2, "pip install 'megatron-sspo[sglang-client]'"),
         (["pydantic", "numpy", "torch"], ["new", "mine"], 0, ""),
-        (["scipy"], ["train", "x.py"], 2, "there is no recipe x.py"),
+        (["scipy"], ["train", "x.py"], 2, "there is no file x.py"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, blocked, arguments, code, message) -> None:

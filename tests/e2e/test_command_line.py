@@ -113,13 +113,10 @@ def one_line(capsys) -> str:
     [
         (["--set", "rollouts.grup_size=4"], "no field 'rollouts.grup_size': did you mean 'group_size'?"),
         (["--set", "optimizer.lr=fast"], "optimizer.lr is 'fast': it must be a valid number"),
-        (["--set", "reward=nobody"], "there is no reward named 'nobody'"),
         (["--set", "reward_options.wokers=2"], "has no option wokers: its options are spoilt_prompt"),
         (["--set", "prompts.max_tokens=3"], "raise prompts.max_tokens to"),
         (["--set", "model.path=/nowhere"], "/nowhere has no config.json: set model.path to a Hugging Face folder"),
         (["--set", "model.init=pretrained"], "holds no safetensors"),
-        (["--set", "warm_start.prompts.template=nothing"], "template"),
-        (["--set", "advantage=nobody"], "there is no advantage named 'nobody'"),
         (["--set", "tracking.wandb_project=x"], "wandb, which is not installed"),
         (["--resume", "/nowhere"], "/nowhere is not the folder of a run"),
     ],
