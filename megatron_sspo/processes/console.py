@@ -83,7 +83,7 @@ class Display:
     def _print(self, what: Text | Table) -> None:
         try:
             self.console.print(what, soft_wrap=isinstance(what, Text))
-        except OSError:  # a closed terminal, or a full disk under a redirected output: the log file has it all
+        except (OSError, SystemExit):  # rich exits where a terminal has closed, or a disk is full; the log has it all
             self.end()
             self.console = Console(quiet=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
