@@ -12,8 +12,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.naming import describe_value, one_line
+from megatron_sspo.config.validate import HintMismatch, convert_to_hint
 from megatron_sspo.errors import UserError
 
 T = TypeVar("T")

@@ -133,11 +133,8 @@ def test_what_is_left_out_of_a_set_is_said_and_kept(trained, tmp_path, capsys) -
         (["--sets", "sums,gsm9k"], "there is no evaluation set 'gsm9k': choose one of gsm8k, math-500, aime24, "),
         ([*_EMPTY, *_NO_OPTIONS], "the evaluation set sums: the source 'empty.jsonl' has no rows"),
         ([*_SPOILT, *_NO_OPTIONS], "the evaluation set sums: prompt 'spoilt.jsonl:1': a test is not Python"),
-        (["--set", "evaluation.sets=long"], "names 'long': choose from sums, short"),
-        (["--set", "evaluation.sets.long.max_tokens=4"], "there is no 'evaluation.sets.long.max_tokens'"),
-        (["--set", "evaluation.sets.short.reward=nobody"], "there is no reward named 'nobody'"),
+        (["--set", "evaluation.sets=long"], "'long': choose from sums, short"),
         (["--set", "rollouts.engine=nobody"], "there is no engine named 'nobody'"),
-        (["--samples", "-1"], "evaluation.samples is -1"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_leaves_nothing_behind(trained, tmp_path, capsys, monkeypatch, options, message):

@@ -128,9 +128,12 @@ def test_a_folder_of_a_model_is_no_folder_of_a_run(tmp_path, capsys) -> None:
     (tmp_path / "tiny_moe").mkdir()
     (tmp_path / "tiny_moe" / "config.json").write_text('{"model_type": "qwen3"}')
     assert main(arguments(tmp_path, "--check")) == 2
-    assert "tiny_moe already contains a model: choose another folder" in capsys.readouterr().err
+    assert (
+        "tiny_moe already contains a model, which a new run would replace: choose another folder"
+        in capsys.readouterr().err
+    )
     assert main(arguments(tmp_path, "--check", "--resume", str(tmp_path / "tiny_moe"))) == 2
-    assert "tiny_moe is the folder of a model: name the folder of a run" in capsys.readouterr().err
+    assert "tiny_moe is not the folder of a run: name the folder" in capsys.readouterr().err
 
 
 def test_a_run_folder_that_holds_a_run_is_gone_on_with(tmp_path, monkeypatch, capsys) -> None:

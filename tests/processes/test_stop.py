@@ -18,11 +18,11 @@ def stop(tmp_path):
     made.close()
 
 
-@pytest.mark.parametrize(("make", "more"), [(Path.touch, ""), (Path.mkdir, " (and could not be removed: remove it, ")])
-def test_whatever_has_the_name_of_the_file_stops_the_run(stop, tmp_path, make, more):
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_whatever_has_the_name_of_the_file_stops_the_run(stop, tmp_path, make):
     make(tmp_path / FILE)
     assert stop.is_requested() and stop.exit_code == BY_FILE
-    assert stop.reason.startswith(f"{tmp_path / FILE} was made{more}") and (tmp_path / FILE).exists() == bool(more)
+    assert stop.reason == f"{tmp_path / FILE} was made"
 
 
 def sleeper():

@@ -54,7 +54,6 @@ def main(folder: Path) -> None:
     here.mkdir()
     os.chdir(here)
     found["paths"] = said(run, tiny, Path("runs") / "relative")
-    assert not Path("runs", "relative").exists()
 
     if rank == 1:
         sys.path.insert(0, str(folder / "other"))
