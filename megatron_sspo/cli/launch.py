@@ -88,8 +88,6 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         print(job.describe(), flush=True)
     elif options.dry_run and job is not None and (code := _nemo_run(options, job)):
         return code
-    if job is None and not options.dry_run and not options.check:
-        local.check_tasks()
     _check(run, options, on_slurm)
     if options.dry_run or options.check:
         return 0

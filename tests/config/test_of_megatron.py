@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from megatron_sspo.recipe import load_recipe
-from tests.config.recipes import sentence, write
+from tests.config.recipes import MODEL, sentence, write
 
 MINE_NOT = "which a recipe cannot set"
 MINE = f"{MINE_NOT}: it comes from"
