@@ -27,7 +27,6 @@ _FIXED_CLOCK = (
 )
 _ANSWER = {"role": "assistant", "content": "EXAMPLE-ANSWER"}
 _PREFILL = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
-MAX_CHARACTERS = 64  # of a text for each token that is allowed; a text of megabytes takes minutes to be tokenized
 
 THINK_ANSWER_INSTRUCTION = (
     "First think about the problem step by step, then give the final answer. "
