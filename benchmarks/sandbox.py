@@ -15,8 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from megatron_sspo.sandbox.probe import open_sandbox
-from megatron_sspo.sandbox.types import Case, Runner
+from sspo_sandbox.probe import open_sandbox
+from sspo_sandbox.types import Case, Runner
 
 _PROGRAM = "def f(x):\n    return x * x\n"
 _SCRIPT = "x = int(input())\nprint(x * x)\n"

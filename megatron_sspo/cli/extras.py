@@ -16,6 +16,7 @@ MODULES = {
         "isal",
         "pyarrow",
         "sspo_answers",
+        "sspo_sandbox",
         "math_verify",
         "mpmath",
         "antlr4",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from megatron_sspo.sandbox.cgroup import own_groups
+from sspo_sandbox.cgroup import own_groups
 
 # of version 2 of cgroups, and of version 1: the limit, what is in use, and what of it the kernel gives up
 _NAMES = (
