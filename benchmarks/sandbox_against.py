@@ -24,8 +24,7 @@ _WORK = {
 _WORKER = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
-from sspo_sandbox.probe import open_sandbox
-from sspo_sandbox.types import Case
+from sspo_sandbox import Case, open_sandbox
 runner, threads = open_sandbox(), ThreadPoolExecutor(2)
 print("ready", flush=True)
 for line in sys.stdin:

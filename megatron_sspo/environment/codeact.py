@@ -14,8 +14,8 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.reward.code import sandbox_errors
 from megatron_sspo.types import Prompt
-from sspo_sandbox import Runner, SandboxBroken, Session, open_sandbox
-from sspo_sandbox.probe import check_sandbox_options
+from sspo_sandbox import Runner, SandboxBroken, SandboxError, Session, open_sandbox
+from sspo_sandbox.probe import check_options
 
 _EXECUTE = re.compile(r"<execute>((?:(?!</?execute>).)*)</execute>", re.DOTALL)
 _SOLUTION = re.compile(r"<solution>(?:(?!</?solution>).)*</solution>", re.DOTALL)
@@ -63,7 +63,7 @@ def environment(
 def check_values(**options: Any) -> None:
     """Raises UserError for options of the sandbox that are invalid or contradict each other, on any machine."""
     with sandbox_errors():
-        check_sandbox_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
+        check_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
 
 
 class CodeAct:
@@ -116,7 +116,7 @@ class CodeAct:
                     return None
                 try:
                     return self._new_session()
-                except SandboxBroken as error:
+                except SandboxError as error:
                     if (pause := next(pauses, None)) is None:
                         raise UserError(f"no interpreter can be started for a rollout: {error}") from error
             time.sleep(pause)

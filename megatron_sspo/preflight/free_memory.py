@@ -5,8 +5,6 @@ from pathlib import Path
 
 import psutil
 
-from sspo_sandbox.cgroup import own_groups
-
 # of version 2 of cgroups, and of version 1: the limit, what is in use, and what of it the kernel gives up
 _NAMES = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -20,6 +18,8 @@ def free_memory() -> int:
     Slurm may make a group for each job, whose limit is what the job has asked for, and not the memory of the node. The
     kernel kills processes that would exceed it.
     """
+    from sspo_sandbox.cgroup import own_groups  # the whole sandbox is imported with it
+
     free = psutil.virtual_memory().available
     for group in own_groups():
         for folder in (group, *group.parents):

@@ -20,7 +20,7 @@ from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.types import Prompt
 from sspo_sandbox import Case, SandboxError, SandboxPool, open_sandbox
-from sspo_sandbox.probe import check_sandbox_options
+from sspo_sandbox.probe import check_options
 
 # After the language there may be attributes, such as `title=x` or `{.numberLines}`, but no other words: a sentence may
 # name the fence.
@@ -68,7 +68,7 @@ def reward(
 def check_values(**options: Any) -> None:
     """Raises UserError for options of the sandbox that are invalid or contradict each other, on any machine."""
     with sandbox_errors():
-        check_sandbox_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
+        check_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
 
 
 @contextmanager

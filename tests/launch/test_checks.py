@@ -20,6 +20,7 @@ from megatron_sspo.processes.ports import free_port
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.rollout.servers.server_program import KEY
 from megatron_sspo.run import Rollouts
+from sspo_sandbox import cgroup
 from tests.policy.launcher import launch
 from tests.weights.folders import edit_json
 from tests.weights.test_families import QWEN3_30B_A3B
@@ -177,9 +178,9 @@ def test_a_job_may_have_less_memory_than_its_node(tmp_path, monkeypatch, limit, 
         (folder / limit).write_text(f"{most or 'max'}\n")
         (folder / usage).write_text(f"{used or '500'}\n")
         (folder / "memory.stat").write_text(stat)
-    monkeypatch.setattr(free_memory, "own_groups", lambda: [job / "step"])
+    monkeypatch.setattr(cgroup, "own_groups", lambda: [job / "step"])
     assert free_memory.free_memory() == 430
-    monkeypatch.setattr(free_memory, "own_groups", list)
+    monkeypatch.setattr(cgroup, "own_groups", list)
     assert free_memory.free_memory() > 10**6
 
 

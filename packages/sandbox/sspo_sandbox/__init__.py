@@ -2,8 +2,9 @@
 
 from sspo_sandbox.pool import SandboxPool
 from sspo_sandbox.probe import open_sandbox
+from sspo_sandbox.remote import Runner, Session
 from sspo_sandbox.sandbox import Sandbox
-from sspo_sandbox.types import Case, Limits, Runner, SandboxBroken, SandboxError, SandboxResult, Session, Verdict
+from sspo_sandbox.types import Case, Limits, SandboxBroken, SandboxError, SandboxResult, Verdict
 
 __all__ = [
     "Case",

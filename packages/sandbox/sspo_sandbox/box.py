@@ -11,24 +11,17 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from sspo_sandbox.cgroup import Cgroup
-from sspo_sandbox.identity import SandboxUser
+from sspo_sandbox.cgroup import Slot
 from sspo_sandbox.image import DEVICES, PYTHON, Image
 from sspo_sandbox.types import Limits, SandboxError
 
-_OLDEST_BUBBLEWRAP = (0, 8)  # --disable-userns
 _DEATH_SECONDS = 30.0  # for the kernel to end killed processes; far more than it needs
 _INSIDE_UID = "1000"
 START_SECONDS = 60.0  # for bubblewrap and Python to start on a busy machine
 STARTED = b"+"  # the first byte in the channel: the program and its clock start here
-
-# Joins the cgroups before any process of the sandbox exists. Ignores the signals that Slurm sends to all processes of a
-# job, since they are meant for the trainer: a program that they end would count as wrong, and the policy would learn
-# from that.
-_JOIN_CGROUPS = 'trap "" TERM USR1; while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 _START_PROGRAM = "import sys; sys.path.append('/sandbox'); from sspo_sandbox.inside.start import main; main()"
 
@@ -44,23 +37,12 @@ ENVIRONMENT = {
 
 
 def find_bubblewrap() -> str:
-    """Returns the path of bubblewrap.
-
-    Raises:
-        SandboxError: bubblewrap is not installed, or older than 0.8.
-    """
+    """Returns the path of bubblewrap. Raises SandboxError if it is not installed."""
     path = shutil.which("bwrap")
     if path is None:
         raise SandboxError(
             "the sandbox needs bubblewrap, and there is no bwrap in PATH: apt-get install bubblewrap "
             "(dnf install bubblewrap), or name a remote sandbox by its url"
-        )
-    done = subprocess.run([path, "--version"], capture_output=True, encoding="utf-8", timeout=60, check=False)
-    found = re.search(r"(\d+)\.(\d+)", done.stdout)
-    if not found or (int(found[1]), int(found[2])) < _OLDEST_BUBBLEWRAP:
-        raise SandboxError(
-            f"the sandbox needs bubblewrap 0.8 or newer, which can keep a program from making user namespaces, and "
-            f"{path} is {done.stdout.strip()!r}: install a newer one"
         )
     return path
 
@@ -86,21 +68,20 @@ class SandboxProcess:
         self,
         bubblewrap: str,
         image: Image,
-        user: SandboxUser,
-        cgroup: Cgroup,
+        slot: Slot,
         limits: Limits,
         mode: str,
         job: Mapping[str, Any],
         stdin: str | None,
     ) -> None:
-        self._cgroup = cgroup
+        self._slot = slot
         self._lock = threading.RLock()
         self._is_killed = self._has_ended = self._out_of_memory = False
         self._child: int | None = None  # a pidfd of the sandbox's first process
         self._status_text = b""
         self.seconds = 0.0
         self._started = time.monotonic()
-        self._kills_before = cgroup.num_memory_kills()
+        self._kills_before = slot.num_memory_kills()
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as if_it_fails:
             stdin_file = _closed_by(stack, _memory_file(stdin or ""))
             job_file = _closed_by(stack, _memory_file(json.dumps(job)))
@@ -108,8 +89,7 @@ class SandboxProcess:
             self.status, status = _pipe(stack, if_it_fails)
             self.channel, channel = _pipe(stack, if_it_fails)
             command = [
-                *["/bin/sh", "-c", _JOIN_CGROUPS, "sh", *cgroup.procs_files, "--"],
-                *user.setpriv_command,
+                *slot.command,
                 *_bubblewrap_command(bubblewrap, image, limits, seccomp=seccomp_file, status=status),
                 *[PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", _START_PROGRAM, mode, str(job_file), str(channel)],
                 json.dumps(_resource_limits(limits, mode)),
@@ -181,8 +161,8 @@ class SandboxProcess:
             self._kill_child()
             if not select.select([self._child], [], [], _DEATH_SECONDS)[0]:
                 raise RuntimeError(f"a sandbox's process did not die within {_DEATH_SECONDS:.0f} s of its SIGKILL")
-        self._cgroup.kill()
-        self._out_of_memory = self._cgroup.num_memory_kills() > self._kills_before
+        self._slot.kill()
+        self._out_of_memory = self._slot.num_memory_kills() > self._kills_before
         return self._out_of_memory
 
     def close(self) -> None:
@@ -260,23 +240,39 @@ class LimitedPipe:
                 return "over limit"
 
 
-def read_until_end(
-    process: SandboxProcess, pipes: Sequence[LimitedPipe], channel: LimitedPipe, wall_seconds: float
-) -> Literal["time", "output"] | None:
-    """Reads until bubblewrap ends or a limit is reached; returns the limit, or None. It kills nothing."""
-    deadline, has_started = time.monotonic() + START_SECONDS, False
+def read_until(
+    process: SandboxProcess,
+    pipes: Sequence[LimitedPipe],
+    channel: LimitedPipe,
+    seconds: float,
+    *,
+    request: bytes = b"",
+    is_done: Callable[[], bool] = lambda: False,
+) -> Literal["time", "output", "ended", "done"]:
+    """Reads pipes until bubblewrap ends, a limit is reached, or `is_done`. It kills nothing.
+
+    Args:
+        seconds: the time limit, from the start of the program.
+        request: bytes that are written to the program's input meanwhile.
+    """
+    has_started = channel.content.startswith(STARTED)
+    deadline = time.monotonic() + (seconds if has_started else START_SECONDS)
     poller = select.poll()
     by_descriptor = {pipe.descriptor: pipe for pipe in pipes}
     for descriptor in (process.status, *by_descriptor):
         poller.register(descriptor, select.POLLIN)
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return "time" if has_started else None
-        events = poller.poll(left * 1000)
-        for descriptor, _ in events:
-            if descriptor == process.status:
-                continue
+    stdin = process.stdin.fileno() if request and process.stdin else -1
+    if request:
+        os.set_blocking(stdin, False)
+        poller.register(stdin, select.POLLOUT)
+    while (left := deadline - time.monotonic()) > 0:
+        ready = {descriptor for descriptor, _ in poller.poll(left * 1000)}
+        if stdin in ready:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                request = request[os.write(stdin, request) :]
+            if not request:
+                poller.unregister(stdin)
+        for descriptor in ready & by_descriptor.keys():
             state = by_descriptor[descriptor].read()
             if state == "over limit":
                 return "output"
@@ -284,9 +280,12 @@ def read_until_end(
                 poller.unregister(descriptor)
         if not has_started and channel.content:
             process.start_clock()
-            deadline, has_started = time.monotonic() + wall_seconds, True
-        if any(descriptor == process.status for descriptor, _ in events) and not process.read_status():
-            return None
+            deadline, has_started = time.monotonic() + seconds, True
+        if is_done():
+            return "done"
+        if process.status in ready and not process.read_status():
+            return "ended"
+    return "time" if has_started else "ended"
 
 
 def _closed_by(stack: contextlib.ExitStack, descriptor: int) -> int:
@@ -330,7 +329,7 @@ def _bubblewrap_command(bubblewrap: str, image: Image, limits: Limits, *, seccom
 
 def _resource_limits(limits: Limits, mode: str) -> dict[str, int]:
     """Returns the limits by their names in Python's `resource`; they are set inside before untrusted code runs."""
-    cells = _SESSION_CPU_CELLS if mode == "cells" else 1
+    cells = _SESSION_CPU_CELLS if mode == "cells.serve" else 1
     return {
         "RLIMIT_AS": limits.memory_bytes,
         "RLIMIT_CPU": limits.cpu_seconds * cells,

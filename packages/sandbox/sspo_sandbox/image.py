@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ _EXCLUDED = shutil.ignore_patterns(
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip"),
     *("pydoc_data", "config-*", "_tkinter.*", "_test*.so", "*.opt-*.pyc", "*.a"),
 )
-_NO_CONTENT = re.compile(r".*\.(dist|egg)-info/|.*\.pth$|(__pycache__/)?__editable__")  # of files of a distribution
 _INSPECT = """
 import json, sys, sysconfig
 paths = sysconfig.get_paths()
@@ -51,15 +50,20 @@ class Image:
         python: the interpreter to copy; "" takes the one that runs this process.
         packages: names of installed distributions to copy too; their dependencies are not copied.
 
+    Attributes:
+        root: the folder that the program sees as /.
+        seccomp: the file with the system call filter.
+
     Raises:
         SandboxError: the interpreter does not run or cannot be copied, or a distribution is not installed.
     """
 
     def __init__(self, python: str = "", packages: Sequence[str] = ()) -> None:
         self.folder, self._lock = _locked_folder()
+        self.root, self.seccomp = self.folder / "root", self.folder / "seccomp.bpf"
         try:
             self._fill(python, packages)
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             self.close()
             raise SandboxError(
                 f"the sandbox's Python cannot be copied to {self.folder}: {error}; free some space in "
@@ -69,16 +73,6 @@ class Image:
             self.close()
             raise
 
-    @property
-    def root(self) -> Path:
-        """Returns the folder that the program sees as /."""
-        return self.folder / "root"
-
-    @property
-    def seccomp(self) -> Path:
-        """Returns the file with the system call filter."""
-        return self.folder / "seccomp.bpf"
-
     def close(self) -> None:
         """Removes the folder."""
         if self._lock >= 0:
@@ -87,7 +81,8 @@ class Image:
             self._lock = -1
 
     def _fill(self, python: str, packages: Sequence[str]) -> None:
-        self._python = python = python or _base_interpreter()
+        # by default the one that this process's environment was made from, which has the standard library
+        self._python = python = python or os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         facts = _inspect_interpreter(python)
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         if packages and facts["version"] != version:
@@ -119,23 +114,24 @@ class Image:
         for name, target in (("lib64", "lib"), ("usr/lib", "../lib"), ("usr/lib64", "../lib")):
             (self.root / name).symlink_to(target)
         (self.root / "etc" / "passwd").write_text("sandbox:x:1000:1000::/tmp:/nologin\n", encoding="utf-8")
-        self._make_readable()
+        mode = "u=rwX,go=rX"  # readable for every user, and writable for their owner only
+        subprocess.run(["chmod", "-R", mode, str(self.root)], check=True, timeout=120)
 
     def _copy_inside(self) -> None:
         package = self.root / "sandbox" / "sspo_sandbox"
         _copy_tree(Path(__file__).parent / "inside", package / "inside")
         (package / "__init__.py").touch()  # empty: the real package is not in the sandbox
-        try:  # compiled with the copied interpreter, so that no sandbox has to compile
-            command = [self._python, "-I", "-S", "-m", "compileall", "-q", str(self.root / "sandbox")]
-            subprocess.run(command, check=True, timeout=60, env={})
-        except (OSError, subprocess.SubprocessError) as error:
-            raise SandboxError(f"the sandbox's Python {self._python} cannot compile: {error}") from error
+        # compiled with the copied interpreter, so that no sandbox has to compile
+        command = [self._python, "-I", "-S", "-m", "compileall", "-q", str(self.root / "sandbox")]
+        subprocess.run(command, check=True, timeout=60, env={})
 
     def _copy_shared_libraries(self) -> None:
         binaries = [self.root / PYTHON[1:], *self.root.rglob("*.so"), *self.root.rglob("*.so.*")]
         folder = self.root / "lib"
         folder.mkdir()
-        found = _shared_libraries(binaries)
+        command = ["ldd", *map(str, binaries)]  # as the dynamic loader finds them
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+        found = set(map(Path, re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", done.stdout, re.MULTILINE)))
         homes = {path.parent for path in found}
         # the C library loads libgcc_s by its name when a thread ends, so ldd does not list it
         found |= {home / "libgcc_s.so.1" for home in homes if (home / "libgcc_s.so.1").exists()}
@@ -143,18 +139,6 @@ class Image:
             if not path.is_relative_to(self.root):
                 shutil.copyfile(path, folder / path.name)
                 (folder / path.name).chmod(0o755)  # the dynamic loader has to be executable
-
-    def _make_readable(self) -> None:
-        """Makes all files readable for every user, and writable for their owner only."""
-        for parent, folders, files in os.walk(self.root):
-            for name in folders:
-                if not Path(parent, name).is_symlink():
-                    Path(parent, name).chmod(0o755)
-            for name in files:
-                path = Path(parent, name)
-                if not path.is_symlink():
-                    path.chmod(0o755 if path.stat().st_mode & 0o111 else 0o644)
-        self.root.chmod(0o755)
 
 
 def _locked_folder() -> tuple[Path, int]:
@@ -183,11 +167,6 @@ def _locked_folder() -> tuple[Path, int]:
             os.close(lock)
 
 
-def _base_interpreter() -> str:
-    """Returns the interpreter that this process's environment was made from, which has the standard library."""
-    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-
-
 def _inspect_interpreter(python: str) -> dict[str, Any]:
     try:
         done = subprocess.run(
@@ -205,49 +184,23 @@ def _copy_tree(source: Path, destination: Path) -> None:
 
 
 def modules_of(name: str) -> list[str]:
-    """Returns the module with the name of a distribution, or else all of its modules that have a name."""
-    own, title = name.lower().replace("-", "_"), importlib.metadata.distribution(name).metadata["Name"]
-    found = [module for module, names in importlib.metadata.packages_distributions().items() if title in names]
-    return [own] if own in found else [module for module in found if module.isidentifier() and "test" not in module]
+    """Returns the module with the name of a distribution, or else all of its modules that have a name of their own."""
+    own, title = name.lower().replace("-", "_"), _distribution(name).metadata["Name"]
+    all_modules = importlib.metadata.packages_distributions().items()
+    found = [module for module, names in all_modules if title in names and not module.startswith(("_", "test"))]
+    return [own] if own in found or not found else [module for module in found if module.isidentifier()]
 
 
-def _files_of(name: str) -> list[importlib.metadata.PackagePath]:
-    """Returns the files of a distribution, without scripts.
-
-    Raises:
-        SandboxError: it is not installed, or its files are somewhere else.
-    """
+def _distribution(name: str) -> importlib.metadata.Distribution:
     try:
-        files = importlib.metadata.distribution(name).files or ()
+        return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError as error:
         raise SandboxError(f"the sandbox's package {name!r} is not installed here: pip install {name}") from error
-    found = [file for file in files if ".." not in file.parts]  # such as a script in bin/
-    if all(map(_NO_CONTENT.match, map(str, found))):
-        raise SandboxError(
-            f"the sandbox's package {name!r} has no list of its files, as where it is installed with -e or not by pip, "
-            "so it cannot be copied: install it with pip, without -e"
-        )
-    return found
 
 
 def _copy_distribution(name: str, destination: Path) -> None:
-    for file in _files_of(name):
+    for file in _distribution(name).files or ():
         source = Path(str(file.locate()))
-        if source.is_file():
+        if source.is_file() and ".." not in file.parts:  # such as a script in bin/
             (destination / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, destination / file)
-
-
-def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
-    """Returns the shared libraries that binaries load, as the dynamic loader finds them (ldd)."""
-    try:
-        done = subprocess.run(
-            ["ldd", *map(str, binaries)], capture_output=True, encoding="utf-8", timeout=120, check=False
-        )
-    except OSError as error:
-        raise SandboxError(
-            f"ldd, which lists the libraries that the sandbox's Python loads, does not run: {error}; "
-            "install the C library's tools (Debian: apt-get install libc-bin)"
-        ) from error
-    found = re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", done.stdout, re.MULTILINE)
-    return {Path(path) for path in found}

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from sspo_sandbox.types import Case, Runner, SandboxError, Verdict
+from sspo_sandbox.remote import Runner
+from sspo_sandbox.types import Case, SandboxError, Verdict
 from sspo_sandbox.vacuous import find_stubs
 
 _MAX_LATENCIES = 10_000

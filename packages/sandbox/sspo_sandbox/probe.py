@@ -1,5 +1,6 @@
 """Attacks a sandbox before it is used, to find out whether it holds."""
 
+import contextlib
 import json
 import logging
 import os
@@ -16,9 +17,9 @@ from urllib.parse import urlsplit
 from sspo_sandbox import attacks
 from sspo_sandbox.box import ENVIRONMENT
 from sspo_sandbox.image import modules_of
-from sspo_sandbox.remote import RemoteSandbox, check_url
+from sspo_sandbox.remote import RemoteSandbox, Runner, check_url
 from sspo_sandbox.sandbox import Sandbox
-from sspo_sandbox.types import MEBIBYTE, Limits, Runner, SandboxBroken, SandboxError, SandboxResult, Verdict
+from sspo_sandbox.types import MEBIBYTE, Limits, SandboxBroken, SandboxError, SandboxResult, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ _PROBE_SECONDS = 60.0  # in which an attack that is not over in time is tried ag
 
 # Parts of bubblewrap's error messages, and the remedy for each.
 _REMEDIES = {
+    "Unknown option": "install bubblewrap 0.8 or newer",
     "No permissions to create": "allow unprivileged user namespaces (sysctl user.max_user_namespaces=15000; Debian: "
     "kernel.unprivileged_userns_clone=1; Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0)",
     "Creating new namespace failed": "raise sysctl user.max_user_namespaces, or run the container with user namespaces",
@@ -65,11 +67,11 @@ def open_sandbox(
         SandboxError: the sandbox cannot be made or reached, an attack succeeds, or a package cannot be imported. There
             is no fallback.
     """
-    own = check_sandbox_options(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+    own = check_options(limits=limits, url=url, python=python, packages=packages, cgroup=cgroup)
     runner: Runner = RemoteSandbox(url) if url else Sandbox(own, python=python, packages=packages, cgroup=cgroup)
     try:
         probe(runner)
-        _import_packages(runner, packages)
+        _until_in_time(lambda runner: _import_packages(runner, packages), runner)
     except BaseException:
         runner.close()
         raise
@@ -83,20 +85,13 @@ def open_sandbox(
     return runner
 
 
-def check_sandbox_options(
-    limits: Mapping[str, Any] | None = None,
-    *,
-    url: str = "",
-    python: str = "",
-    packages: Sequence[str] = (),
-    cgroup: str = "",
-) -> Limits:
+def check_options(*, url: str = "", limits: Mapping[str, Any] | None = None, **others: Any) -> Limits:
     """Checks the options of `open_sandbox` that can be checked without a sandbox, and returns the limits.
 
     Raises:
         SandboxError: a limit or the url is invalid, or a remote sandbox is given options of a local one.
     """
-    if url and (limits or python or packages or cgroup):
+    if url and (limits or any(others.values())):
         raise SandboxError(
             "the sandbox has a url, so its limits, python, packages and cgroup are set on the server: give them to "
             "sspo_sandbox.serve"
@@ -113,9 +108,11 @@ def probe(runner: Runner) -> None:
         SandboxError: the sandbox does not work, or an attack succeeded; the message names it.
     """
     try:
-        _check_it_works(runner)
+        _until_in_time(_check_it_works, runner)
         with ThreadPoolExecutor(4, thread_name_prefix="sandbox-probe") as threads:
-            succeeded = [what for found in threads.map(lambda attack: attack(runner), _ATTACKS) for what in found]
+            succeeded = [
+                what for found in threads.map(lambda attack: _until_in_time(attack, runner), _ATTACKS) for what in found
+            ]
     except SandboxBroken as error:
         raise SandboxError(_with_remedy(str(error))) from error
     if succeeded:
@@ -132,13 +129,13 @@ def _with_remedy(message: str) -> str:
 
 
 def _check_it_works(runner: Runner) -> None:
-    result = _run_in_time(runner, "print(6 * 7)")
+    result = _run(runner, "print(6 * 7)")
     if result.stdout != "42\n" or result.end_reason != "ok":
         error = result.stderr.strip().rpartition("\n")[2][:500]
         raise SandboxError(
             _with_remedy(f"the sandbox does not run Python (it ended as {result.end_reason!r}: {error!r})")
         )
-    verdict = _check_in_time(runner, "def f(x): return x + 1\n")
+    verdict = _check(runner, "def f(x): return x + 1\n")
     if not verdict.passed:
         raise SandboxError(
             _with_remedy(f"the sandbox's judge does not work: a correct program failed its test ({verdict.detail})")
@@ -148,7 +145,7 @@ def _check_it_works(runner: Runner) -> None:
 def _import_packages(runner: Runner, packages: Sequence[str]) -> None:
     """Raises SandboxError if programs cannot import a package, because of its dependencies or of the limits."""
     for package, module in [(name, module) for name in packages for module in modules_of(name)]:
-        result = _run_in_time(runner, f"import {module}\n")
+        result = _run(runner, f"import {module}\n")
         if result.end_reason != "ok":
             reason = result.stderr.strip().rpartition("\n")[2][:500] or result.end_reason
             raise SandboxError(
@@ -178,7 +175,7 @@ def _reach_host(runner: Runner) -> list[str]:
             "read": [*_HOST_PATHS, str(secret)],
             "write": [str(target), "/python/x"],
         }
-        result = _run_in_time(runner, attacks.REACH, json.dumps(job))
+        result = _run(runner, attacks.REACH, json.dumps(job))
         try:
             found = [str(what) for what in json.loads(result.stdout)]
         except ValueError:
@@ -189,17 +186,20 @@ def _reach_host(runner: Runner) -> list[str]:
         return [*found, *(["writing a file of the host"] if target.exists() else [])]
 
 
-def _in_time(attack: Callable[[], Any], how_it_ended: Callable[[Any], str]) -> Any:
-    """Runs an attack, again while it times out as on a busy machine, and returns its result.
+class _Late(Exception):
+    """Raised if an attack was not over in time."""
+
+
+def _until_in_time(attack: Callable[[Runner], Any], runner: Runner) -> Any:
+    """Runs an attack, again while it times out as on a busy machine, and returns its findings.
 
     Raises:
         SandboxError: no try was over in time, so it is not known whether the attack succeeds.
     """
     give_up_at = time.monotonic() + _PROBE_SECONDS
     while True:
-        result = attack()
-        if how_it_ended(result) != "time":
-            return result
+        with contextlib.suppress(_Late):
+            return attack(runner)
         if time.monotonic() > give_up_at:
             raise SandboxError(
                 "the sandbox's probe was not over in time, so it is not known whether the sandbox is secure: start "
@@ -207,47 +207,41 @@ def _in_time(attack: Callable[[], Any], how_it_ended: Callable[[Any], str]) -> A
             )
 
 
-def _run_in_time(runner: Runner, program: str, stdin: str = "", *, seconds: float = _ATTACK_SECONDS) -> SandboxResult:
-    """Returns how an attack ended; it has `seconds`, or the sandbox's own limit if that is longer."""
+def _run(runner: Runner, program: str, stdin: str = "", *, seconds: float = _ATTACK_SECONDS) -> SandboxResult:
+    """Returns how a program ended; it has `seconds`, or the sandbox's own limit if that is longer."""
+    result = runner.run(program, stdin, seconds=max(seconds, runner.limits.wall_seconds))
+    has_succeeded = len(result.stdout) > runner.limits.output_bytes  # also if it was late
+    if result.end_reason == "time" and not has_succeeded:
+        raise _Late
+    return result
 
-    def ended(result: SandboxResult) -> str:
-        has_succeeded = len(result.stdout) > runner.limits.output_bytes  # also if it was late
-        return "output" if has_succeeded else result.end_reason
 
-    return _in_time(lambda: runner.run(program, stdin, seconds=max(seconds, runner.limits.wall_seconds)), ended)
-
-
-def _check_in_time(runner: Runner, program: str) -> Verdict:
+def _check(runner: Runner, program: str) -> Verdict:
     """Returns the verdict of a test of x + 1."""
-    return _in_time(lambda: runner.check(program, ["assert f(1) == 2"]), lambda verdict: verdict.reason)
+    verdict = runner.check(program, ["assert f(1) == 2"])
+    if verdict.reason == "time":
+        raise _Late
+    return verdict
 
 
-def _printed_number(runner: Runner, program: str, stdin: str) -> int:
-    """Returns the number that an attack printed; 0 if a limit refused what it needs, or killed it."""
-    stdout = _run_in_time(runner, program, stdin).stdout.strip()
-    return int(stdout) if stdout.isdigit() else 0
-
-
-def _exceed_processes(runner: Runner) -> list[str]:
-    limit = runner.limits.processes
-    return ["a fork bomb"] if _printed_number(runner, attacks.FORK, str(limit + 16)) > limit else []
-
-
-def _exceed_memory(runner: Runner) -> list[str]:
-    size = runner.limits.memory_bytes
-    found = ["memory above the limit"] if _printed_number(runner, attacks.MEMORY, f"{size + 64 * MEBIBYTE} 1") else []
-    if runner.has_total_memory_limit and _printed_number(runner, attacks.MEMORY, f"{size * 2 // 3} 3") > 2:
-        found.append("memory above the limit, in several processes")
-    return found
-
-
-def _exceed_disk(runner: Runner) -> list[str]:
-    limit = runner.limits.disk_bytes
-    return ["a full disk"] if _printed_number(runner, attacks.DISK, str(limit + 16 * MEBIBYTE)) > limit else []
+def _exceed_limits(runner: Runner) -> list[str]:
+    """Attacks the limits of processes, memory and disk: each program prints how much of something it got."""
+    limits = runner.limits
+    tries = [
+        ("a fork bomb", attacks.FORK, f"{limits.processes + 16}", limits.processes),
+        ("memory above the limit", attacks.MEMORY, f"{limits.memory_bytes + 64 * MEBIBYTE} 1", 0),
+        ("a full disk", attacks.DISK, f"{limits.disk_bytes + 16 * MEBIBYTE}", limits.disk_bytes),
+    ]
+    if runner.has_total_memory_limit:
+        stdin = f"{limits.memory_bytes * 2 // 3} 3"
+        tries.append(("memory above the limit, in several processes", attacks.MEMORY, stdin, 2))
+    printed = [_run(runner, program, stdin).stdout.strip() for _, program, stdin, _ in tries]
+    numbers = [int(text) if text.isdigit() else 0 for text in printed]  # none if a limit has killed it
+    return [what for (what, _, _, most), number in zip(tries, numbers, strict=True) if number > most]
 
 
 def _exceed_output(runner: Runner) -> list[str]:
-    result = _run_in_time(runner, attacks.FLOOD, seconds=0.0)  # no longer: without a limit it would fill the memory
+    result = _run(runner, attacks.FLOOD, seconds=0.0)  # no longer: without a limit it would fill the memory
     return (
         [] if result.end_reason == "output" and len(result.stdout) <= runner.limits.output_bytes else ["endless output"]
     )
@@ -261,16 +255,8 @@ def _forge_verdicts(runner: Runner) -> list[str]:
     return [
         f"a forged verdict ({how})"
         for how, program in attacks.FORGED_VERDICTS.items()
-        if _check_in_time(runner, program).passed
+        if _check(runner, program).passed
     ]
 
 
-_ATTACKS: tuple[Callable[[Runner], list[str]], ...] = (
-    _reach_host,
-    _exceed_processes,
-    _exceed_memory,
-    _exceed_disk,
-    _exceed_output,
-    _exceed_time,
-    _forge_verdicts,
-)
+_ATTACKS = (_reach_host, _exceed_limits, _exceed_output, _exceed_time, _forge_verdicts)

@@ -5,12 +5,14 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-from sspo_sandbox.types import Case, Limits, SandboxBroken, SandboxError, SandboxResult, Session, Verdict
+from sspo_sandbox.sandbox import Sandbox
+from sspo_sandbox.session import LocalSession
+from sspo_sandbox.types import Case, Limits, SandboxBroken, SandboxError, SandboxResult, Verdict
 
 KEY = "MEGATRON_SSPO_SANDBOX_KEY"
 MIN_KEY_LENGTH = 16  # characters
@@ -45,11 +47,9 @@ class RemoteSandbox:
                 f"no sandbox can be used at {url}: {error}; check that the server runs and that {KEY} is its key"
             ) from error
 
-    def run(
-        self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
-    ) -> SandboxResult:
+    def run(self, program: str, stdin: str = "", *, seconds: float | None = None) -> SandboxResult:
         """Runs a program; see `Sandbox.run`. Raises SandboxBroken if the server can no longer be reached."""
-        job = {"program": program, "stdin": stdin, "files": dict(files or {}), "seconds": seconds}
+        job = {"program": program, "stdin": stdin, "seconds": seconds}
         return _build(SandboxResult, self.request("POST", "/run", job))
 
     def check(self, program: str, tests: Sequence[str] = (), cases: Sequence[Case] = ()) -> Verdict:
@@ -57,7 +57,7 @@ class RemoteSandbox:
         job = {"program": program, "tests": list(tests), "cases": list(map(asdict, cases))}
         return _build(Verdict, self.request("POST", "/check", job))
 
-    def session(self) -> Session:
+    def session(self) -> "RemoteSession":
         """Starts a session; see `Sandbox.session`. Unused for ten minutes, it makes room for another one."""
         return RemoteSession(self)
 
@@ -98,13 +98,8 @@ class RemoteSandbox:
 
 
 def check_url(url: str) -> None:
-    """Raises SandboxError if a url is not that of a server."""
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # the port is not a number between 0 and 65535
-        is_valid = False
-    if not is_valid:
+    """Raises SandboxError if a url has no scheme."""
+    if not url.startswith(("http://", "https://")):
         raise SandboxError(f"the sandbox's url is {url!r}: it must be like http://127.0.0.1:8765")
 
 
@@ -122,26 +117,21 @@ class RemoteSession:
         self._sandbox = sandbox
         self._path = f"/sessions/{uuid.uuid4().hex}"
         self._number = 0
-        self._alive, self._closed = True, False
+        self.is_alive, self._closed = True, False
         sandbox.request("PUT", self._path, {})
-
-    @property
-    def is_alive(self) -> bool:
-        """Returns whether the next cell will be executed, as known from the last answer."""
-        return self._alive
 
     def execute(self, code: str, seconds: float | None = None) -> str:
         """Runs a cell; see `LocalSession.execute`."""
         self._number += 1
         job = {"code": code, "number": self._number, "seconds": seconds}
         found = self._sandbox.request("POST", self._path, job)
-        self._alive = found.get("is_alive") is True
+        self.is_alive = found.get("is_alive") is True
         return str(found.get("observation"))
 
     def close(self) -> None:
         """Ends the session on the server, even if its interpreter has already ended. A second call does nothing."""
         if not self._closed:
-            self._alive, self._closed = False, True
+            self.is_alive, self._closed = False, True
             self._sandbox.request("DELETE", self._path, {})
 
 
@@ -150,3 +140,7 @@ def _build(kind: type, found: dict[str, Any]) -> Any:
         return kind(**found)
     except TypeError as error:
         raise SandboxBroken(f"the sandbox's server runs another version of sspo_sandbox: {error}") from error
+
+
+Runner = Sandbox | RemoteSandbox  # runs programs, on this machine or another one
+Session = LocalSession | RemoteSession  # an interpreter that keeps its state from one cell to the next

@@ -11,29 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sspo_sandbox.box import (
-    START_SECONDS,
-    STARTED,
-    LimitedPipe,
-    SandboxProcess,
-    find_bubblewrap,
-    read_until_end,
-)
-from sspo_sandbox.cgroup import Cgroups
-from sspo_sandbox.identity import SandboxUser
+from sspo_sandbox.box import START_SECONDS, STARTED, LimitedPipe, SandboxProcess, find_bubblewrap, read_until
+from sspo_sandbox.cgroup import Cgroups, Slot
 from sspo_sandbox.image import Image
 from sspo_sandbox.session import LocalSession
-from sspo_sandbox.types import (
-    MEBIBYTE,
-    Case,
-    EndReason,
-    Limits,
-    Reason,
-    SandboxBroken,
-    SandboxResult,
-    Session,
-    Verdict,
-)
+from sspo_sandbox.types import MEBIBYTE, Case, EndReason, Limits, Reason, SandboxBroken, SandboxResult, Verdict
 
 _VERDICT_BYTES = 64 * 1024
 _OVERHEAD_BYTES = 32 * MEBIBYTE  # memory of bubblewrap and the judge, which are in the sandbox's cgroup
@@ -61,35 +43,27 @@ class Sandbox:
         self.limits = limits or Limits()
         self._bubblewrap = find_bubblewrap()
         self._cgroups = Cgroups(cgroup)
+        self.has_total_memory_limit = self._cgroups.can_limit_memory  # for all processes of a sandbox together
         self._image = Image(python, packages)
-        self._free: list[_Slot] = []
+        self._free: list[Slot] = []
         self._num_used = 0
         self._lock = threading.Lock()
         self._running: set[SandboxProcess] = set()
         self._sessions: weakref.WeakSet[LocalSession] = weakref.WeakSet()
         self._closed = False
 
-    @property
-    def has_total_memory_limit(self) -> bool:
-        """Returns whether the memory limit applies to all processes of a sandbox together, which needs a cgroup."""
-        return self._cgroups.can_limit_memory
-
-    def run(
-        self, program: str, stdin: str = "", files: Mapping[str, str] | None = None, *, seconds: float | None = None
-    ) -> SandboxResult:
+    def run(self, program: str, stdin: str = "", *, seconds: float | None = None) -> SandboxResult:
         """Runs a program until it ends or reaches a limit.
 
         Args:
             program: Python source; it runs as `__main__` in its own writable folder.
             stdin: the whole standard input.
-            files: relative names and contents of the files beside the program.
             seconds: a deadline that replaces `limits.wall_seconds`.
 
         Raises:
             SandboxBroken: the sandbox itself could not be made, or was killed or closed.
         """
-        job = {"program": program, "files": dict(files or {})}
-        outcome = self._run_with_retries("run", job, stdin, seconds=seconds)
+        outcome = self._run_with_retries("program.run", {"program": program}, stdin, seconds=seconds)
         return SandboxResult(
             stdout=outcome.stdout.decode("utf-8", "replace"),
             stderr=outcome.stderr.decode("utf-8", "replace"),
@@ -113,15 +87,14 @@ class Sandbox:
         """
         if not tests and not cases:
             raise ValueError("a check has neither tests nor cases")
-        started = time.monotonic()
         reason, detail = self._run_tests(program, tests) if tests else ("passed", "")
         if cases and reason == "passed":
             reason, detail = self._run_cases(program, cases)
-        return Verdict(passed=reason == "passed", reason=reason, detail=detail, seconds=time.monotonic() - started)
+        return Verdict(passed=reason == "passed", reason=reason, detail=detail)
 
-    def session(self) -> Session:
+    def session(self) -> LocalSession:
         """Starts an interpreter that keeps its state from cell to cell; `limits.wall_seconds` applies to each cell."""
-        session = LocalSession(lambda: self._start_process("cells", {"files": {}}, None), self.limits)
+        session = LocalSession(self._start_process("cells.serve", {}, None), self.limits)
         self._sessions.add(session)
         return session
 
@@ -147,15 +120,15 @@ class Sandbox:
     def _run_with_retries(
         self, mode: str, job: Mapping[str, Any], stdin: str, *, channel_bytes: int = 0, seconds: float | None = None
     ) -> "_Outcome":
-        """Runs a sandbox from its start to its end; retries if it breaks, as it can on a busy machine."""
-        for pause in (0.1, 1.0):
+        """Runs a sandbox from its start to its end; tries again if it breaks, as it can on a busy machine."""
+        for pause in (0.1, 1.0, None):
             try:
                 return self._run_once(mode, job, stdin, channel_bytes, seconds or self.limits.wall_seconds)
             except SandboxBroken:
-                if self._closed:
+                if self._closed or pause is None:
                     raise
                 time.sleep(pause)
-        return self._run_once(mode, job, stdin, channel_bytes, seconds or self.limits.wall_seconds)
+        raise AssertionError
 
     def _run_once(
         self, mode: str, job: Mapping[str, Any], stdin: str, channel_bytes: int, wall_seconds: float
@@ -164,7 +137,8 @@ class Sandbox:
             limit = self.limits.output_bytes
             pipes = {"stdout": LimitedPipe(process.stdout, limit), "stderr": LimitedPipe(process.stderr, limit)}
             channel = pipes["channel"] = LimitedPipe(process.channel, len(STARTED) + channel_bytes)
-            cause = read_until_end(process, list(pipes.values()), channel, wall_seconds)
+            end = read_until(process, list(pipes.values()), channel, wall_seconds)
+            cause = end if end in ("time", "output") else None
             out_of_memory = process.end()
             for pipe in pipes.values():
                 pipe.read()
@@ -174,7 +148,9 @@ class Sandbox:
             if not channel.content.startswith(STARTED) and not out_of_memory:
                 reason = stderr.decode(errors="replace").strip()[-500:] or f"no start within {START_SECONDS:.0f} s"
                 raise SandboxBroken(f"the sandbox could not be made: {reason}")
-            if not (cause or out_of_memory) and process.was_killed(self.limits.cpu_seconds, has_judge=mode != "run"):
+            if not (cause or out_of_memory) and process.was_killed(
+                self.limits.cpu_seconds, has_judge=mode != "program.run"
+            ):
                 raise SandboxBroken("the sandbox was killed from outside, for example by the kernel's OOM killer")
             return _Outcome(
                 stdout=bytes(pipes["stdout"].content),
@@ -189,17 +165,13 @@ class Sandbox:
     def _run_tests(self, program: str, tests: Sequence[str]) -> tuple[Reason, str]:
         nonce = secrets.token_hex(16)
         job = {"program": program, "tests": list(tests), "nonce": nonce}
-        outcome = self._run_with_retries("tests", job, "", channel_bytes=_VERDICT_BYTES)
-        if outcome.cause:
-            return outcome.cause, f"stopped by the limit: {outcome.cause}"
+        outcome = self._run_with_retries("judge.judge", job, "", channel_bytes=_VERDICT_BYTES)
         found = _parse_message(outcome.channel, nonce)
-        if found.get("reason") == "passed":
-            return "passed", ""
-        if outcome.out_of_memory:
-            return "memory", "killed: out of memory"
-        if not found:
-            return "crash", f"the judge was killed by the program or crashed (exit code {outcome.exit_code})"
         reason = found.get("reason")
+        if reason == "passed" and not outcome.cause:
+            return "passed", ""
+        if outcome.cause or outcome.out_of_memory or not found:
+            return outcome.why_there_is_no_message()
         return (reason if reason in ("failed", "time", "memory") else "error"), str(found.get("detail"))
 
     def _run_cases(self, program: str, cases: Sequence[Case]) -> tuple[Reason, str]:
@@ -216,7 +188,7 @@ class Sandbox:
             "total_bytes": total_bytes,
         }
         channel_bytes = _VERDICT_BYTES + 8 * total_bytes + 128 * len(cases)  # room for JSON escapes
-        outcome = self._run_with_retries("cases", job, "", channel_bytes=channel_bytes)
+        outcome = self._run_with_retries("cases.run_cases", job, "", channel_bytes=channel_bytes)
         lines = outcome.channel.splitlines()
         for number, case in enumerate(cases, start=1):
             found = _parse_message(lines[number - 1], nonce) if number <= len(lines) else {}
@@ -229,53 +201,35 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _start_process(self, mode: str, job: Mapping[str, Any], stdin: str | None) -> Iterator[SandboxProcess]:
-        with self._slot() as slot:
-            parts = (self._bubblewrap, self._image, slot.user, slot.cgroup, self.limits)
-            try:
-                process = SandboxProcess(*parts, mode, job, stdin)
-            except OSError as error:  # no process or file descriptor is left on a busy machine
-                raise SandboxBroken(f"the sandbox could not be made: {error}") from error
-            try:
-                with self._lock:
-                    self._running.add(process)
-                    if self._closed:
-                        process.kill()
-                yield process
-            finally:
-                with self._lock:
-                    self._running.discard(process)
-                process.end()
-                process.close()
-
-    @contextlib.contextmanager
-    def _slot(self) -> Iterator["_Slot"]:
-        """Provides a user id and a cgroup for one sandbox at a time."""
         with self._lock:
             if self._closed:
                 raise SandboxBroken("the sandbox is closed")
             slot = self._free.pop() if self._free else None
             self._num_used += 1
+        process = None
         try:
-            slot = slot or _Slot(self._cgroups, self.limits)
-            yield slot
+            memory_bytes = self.limits.memory_bytes + _OVERHEAD_BYTES
+            # bubblewrap, the sandbox's init and the judge are in the cgroup too
+            slot = slot or self._cgroups.make_slot(memory_bytes, self.limits.processes + 4)
+            try:
+                process = SandboxProcess(self._bubblewrap, self._image, slot, self.limits, mode, job, stdin)
+            except OSError as error:  # no process or file descriptor is left on a busy machine
+                raise SandboxBroken(f"the sandbox could not be made: {error}") from error
+            with self._lock:
+                self._running.add(process)
+                if self._closed:
+                    process.kill()
+            yield process
         finally:
+            if process is not None:
+                with self._lock:
+                    self._running.discard(process)
+                process.end()
+                process.close()
             with self._lock:
                 self._num_used -= 1
                 if slot is not None:
                     self._free.append(slot)
-
-
-class _Slot:
-    """The user id and the cgroup of one sandbox at a time; the next sandbox reuses them."""
-
-    def __init__(self, cgroups: Cgroups, limits: Limits) -> None:
-        self.user = SandboxUser()
-        # bubblewrap, the sandbox's init and the judge are in the cgroup too
-        self.cgroup = cgroups.make(f"{id(self):x}", limits.memory_bytes + _OVERHEAD_BYTES, limits.processes + 4)
-
-    def close(self) -> None:
-        self.user.close()
-        self.cgroup.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +243,14 @@ class _Outcome:
     cause: Literal["time", "output"] | None
     out_of_memory: bool
     seconds: float
+
+    def why_there_is_no_message(self) -> tuple[Reason, str]:
+        """Returns the reason and the detail of a verdict on a program that ended the sandbox before its verdict."""
+        if self.cause:
+            return self.cause, f"stopped by the limit: {self.cause}"
+        if self.out_of_memory:
+            return "memory", "killed: out of memory"
+        return "crash", f"the judge was killed by the program or crashed (exit code {self.exit_code})"
 
     def end_reason(self, limits: Limits) -> EndReason:
         """Returns how the program ended, as far as this can be known: a program can always fake another ending."""
@@ -310,14 +272,10 @@ def _judge_case(found: dict[str, Any], case: Case, outcome: _Outcome) -> tuple[R
         if _split_lines(str(found.get("stdout"))) == _split_lines(case.stdout):
             return "passed", ""
         return "failed", f"printed {str(found.get('stdout'))[:200]!r}"
-    if outcome.cause:
-        return outcome.cause, f"stopped by the limit: {outcome.cause}"
-    if found and not found.get("is_whole"):
+    if found and not found.get("is_whole") and not outcome.cause:
         return "output", "more output than the limit"
-    if outcome.out_of_memory:
-        return "memory", "killed: out of memory"
-    if not found:
-        return "crash", f"the judge was killed by the program or crashed (exit code {outcome.exit_code})"
+    if outcome.cause or outcome.out_of_memory or not found:
+        return outcome.why_there_is_no_message()
     last = outcome.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
     if exit_code == -signal.SIGXCPU:
         return "time", "the limit on CPU seconds"

@@ -18,18 +18,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from sspo_sandbox.probe import open_sandbox
-from sspo_sandbox.remote import KEY, check_key
-from sspo_sandbox.types import Case, Limits, Runner, SandboxBroken, SandboxError, Session
+from sspo_sandbox.remote import KEY, Runner, Session, check_key
+from sspo_sandbox.types import Case, Limits, SandboxBroken, SandboxError
 
 _LONGEST_BODY = 64 * 1024**2
 _SOCKET_SECONDS = 60.0  # for a client to send the next part of a request, or to read one of the answer
 _IDLE_SECONDS = 600.0  # a session that is unused for longer is ended if another one needs its place
 _SESSIONS = "/sessions/"
 MAX_SESSIONS = 256
-
-
-class BadRequest(Exception):
-    """Raised if a client sent an invalid request."""
 
 
 class SandboxServer(ThreadingHTTPServer):
@@ -76,7 +72,7 @@ class SandboxServer(ThreadingHTTPServer):
             if len(self._sessions) >= self._max_sessions:
                 longest = min(self._sessions, key=lambda name: self._sessions[name].last_use)
                 if self._sessions[longest].last_use > time.monotonic() - _IDLE_SECONDS:
-                    raise BadRequest(
+                    raise ValueError(
                         f"{self._max_sessions} sessions are open already: start the server with more --sessions, as "
                         "many as the trainer's processes times their max_episodes"
                     )
@@ -87,7 +83,7 @@ class SandboxServer(ThreadingHTTPServer):
         """Returns an open session."""
         with self._lock:
             if name not in self._sessions:
-                raise BadRequest("there is no such session, or it was ended because it was not used")
+                raise ValueError("there is no such session, or it was ended because it was not used")
             self._sessions[name].last_use = time.monotonic()  # its request may wait long for a slot
             return self._sessions[name]
 
@@ -133,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(200, self._answer(self._body()))
         except SandboxBroken as error:
             return self._send(503, {"error": str(error)})
-        except (BadRequest, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             self.close_connection = True
             return self._send(400, {"error": f"{type(error).__name__}: {error}"})
 
@@ -146,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return {"limits": asdict(runner.limits), "has_total_memory_limit": runner.has_total_memory_limit}
             case "POST", "/run":
                 with self.server.slots:
-                    return asdict(runner.run(job["program"], job["stdin"], job["files"], seconds=self._seconds(job)))
+                    return asdict(runner.run(job["program"], job["stdin"], seconds=self._seconds(job)))
             case "POST", "/check":
                 with self.server.slots:
                     return asdict(runner.check(job["program"], job["tests"], [Case(**case) for case in job["cases"]]))
@@ -159,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "DELETE", "/sessions/":
                 self.server.end_session(name)
             case _:
-                raise BadRequest("there is no such path")
+                raise ValueError("there is no such path")
         return {}
 
     def _seconds(self, job: dict[str, Any]) -> float | None:
@@ -169,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> dict[str, Any]:
         size = int(self.headers.get("Content-Length", "0"))
         if not 0 <= size <= _LONGEST_BODY:
-            raise BadRequest(f"a request has at most {_LONGEST_BODY} bytes")
+            raise ValueError(f"a request has at most {_LONGEST_BODY} bytes")
         return dict(json.loads(self.rfile.read(size) or b"{}") or {})
 
     def _send(self, status: int, content: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ def public_path() -> Iterator[Path]:
 def processes_of(sandbox: Sandbox) -> list[str]:
     """Returns the command lines of all processes of a sandbox, without those of other tests."""
     own = {child.pid for child in psutil.Process().children(recursive=True)}
-    uids = {slot.user.uid for slot in sandbox._free} - {os.getuid()}
+    uids = {slot.uid for slot in sandbox._free} - {os.getuid()}
     found: list[str] = []
     for process in psutil.process_iter():
         try:
@@ -88,7 +88,7 @@ def processes_of(sandbox: Sandbox) -> list[str]:
 def assert_nothing_runs(sandbox: Sandbox) -> None:
     """Checks that no process of a sandbox is left; this holds as soon as a call returns."""
     assert processes_of(sandbox) == []
-    procs_files = [name for slot in sandbox._free for name in slot.cgroup.procs_files]
+    procs_files = [name for slot in sandbox._free for name in slot.procs_files]
     assert [pid for name in procs_files for pid in Path(name).read_text().split()] == []
 
 

@@ -79,7 +79,7 @@ def test_a_limit_that_does_not_hold_is_found(monkeypatch, limit: str, can_limit:
 
     monkeypatch.setattr(box, "_resource_limits", weakened)
     made = Sandbox(LIMITS)
-    made._cgroups._parents, made._cgroups.can_limit_memory = [], can_limit  # otherwise the cgroup would hold
+    made._cgroups._parents, made.has_total_memory_limit = [], can_limit  # otherwise the cgroup would hold
     with contextlib.closing(made), pytest.raises(SandboxError, match=found):
         probe.probe(made)
 
@@ -100,10 +100,10 @@ def test_an_attack_that_is_not_over_in_time_is_tried_again(monkeypatch, late: st
     run, check = made.run, made.check
     tried = itertools.count(1)
 
-    def run_slowly(program, stdin="", files=None, *, seconds=None):
+    def run_slowly(program, stdin="", *, seconds=None):
         if program == late and next(tried) <= tries:
             return run("while True: pass", seconds=0.1)
-        return run(program, stdin, files, seconds=seconds)
+        return run(program, stdin, seconds=seconds)
 
     def check_slowly(program, tests):
         is_late = program == late and next(tried) <= tries
@@ -124,12 +124,13 @@ def test_an_attack_that_is_not_over_in_time_is_tried_again(monkeypatch, late: st
     ("said", "remedy"),
     [
         ("bwrap: No permissions to create new namespace", "sysctl user.max_user_namespaces"),
+        ("bwrap: Unknown option --disable-userns", "install bubblewrap 0.8 or newer"),
         ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "systempaths=unconfined"),
     ],
 )
 def test_an_error_of_bubblewrap_has_a_remedy(monkeypatch, public_path, said: str, remedy: str) -> None:
     fake = public_path / "bwrap"
-    fake.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 0.9.0 && exit\necho "{said}" >&2\nexit 1\n')
+    fake.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
     fake.chmod(0o755)
     monkeypatch.setattr("sspo_sandbox.sandbox.find_bubblewrap", lambda: str(fake))
     with pytest.raises(SandboxError) as caught:
@@ -141,7 +142,6 @@ def test_an_error_of_bubblewrap_has_a_remedy(monkeypatch, public_path, said: str
     ("limit", "value", "message"),
     [
         ("processes", 1, r"does not run Python .*: 'BlockingIOError.*: raise the limit processes$"),
-        ("open_files", 1, r"does not run Python .*Too many open files.*: raise the limit open_files$"),
         ("memory_bytes", 1, r"does not run Python \(it ended as 'memory'.*: raise the limit memory_bytes$"),
         ("open_files", 10**9, r"could not be made: the limit RLIMIT_NOFILE of 1000000000 is above .*: lower"),
     ],
@@ -165,7 +165,7 @@ def test_a_limit_under_which_nothing_runs_is_named(sandbox, monkeypatch, limit: 
         ({"python": "/bin/true"}, "/bin/true does not run"),
         ({"cgroup": "/tmp"}, "no group with a memory limit can be made in /tmp"),
         ({"url": "ftp://host/"}, "it must be like http://"),
-        ({"url": "http://127.0.0.1:port"}, "it must be like http://"),
+        ({"url": "127.0.0.1:80"}, "it must be like http://"),
     ],
 )
 def test_an_unusable_option_is_named(options, message: str) -> None:

@@ -45,8 +45,8 @@ def test_a_remote_sandbox_works_like_a_local_one(url: str, monkeypatch) -> None:
     remote = open_sandbox(url=url)  # it passes the probe
     assert isinstance(remote, RemoteSandbox)
     assert (remote.limits.wall_seconds, remote.limits.processes) == (30.0, 20)
-    result = remote.run("print(input(), open('a').read())", "é\ud800", {"a": "file"})
-    assert result.end_reason == "ok" and result.stdout.endswith("file\n")
+    result = remote.run("print(input(), 'end')", "é\ud800")
+    assert result.end_reason == "ok" and result.stdout.endswith("end\n")
     assert remote.run("while True: pass", seconds=0.2).end_reason == "time"
     assert remote.check("def f(x): return x", ["assert f(1) == 1"]).passed
     assert remote.check("def f(x): return x", ["assert f(1) == 2"]).reason == "failed"
@@ -66,7 +66,7 @@ def test_requests_without_the_key_are_refused(url: str, key: str, monkeypatch) -
         RemoteSandbox(url, key)
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
     for method, path in (("GET", "/about"), ("POST", "/run"), ("PUT", "/sessions/" + "0" * 32), ("POST", "/nothing")):
-        connection.request(method, path, b'{"program": "print(1)", "stdin": "", "files": {}}')
+        connection.request(method, path, b'{"program": "print(1)", "stdin": ""}')
         answer = connection.getresponse()
         assert answer.status == 401 and b"print" not in answer.read()
         connection.close()
@@ -78,7 +78,7 @@ def test_requests_without_the_key_are_refused(url: str, key: str, monkeypatch) -
         ("POST", "/run", b"{"),
         ("POST", "/run", b"[" * 100_000),
         ("POST", "/run", b'{"program": "1"}'),
-        ("POST", "/run", b'{"program": "1", "stdin": "", "files": {}, "seconds": "1"}'),
+        ("POST", "/run", b'{"program": "1", "stdin": "", "seconds": "1"}'),
         ("POST", "/check", b'{"program": "1", "tests": [], "cases": [{"stdin": 1}]}'),
         ("POST", "/check", b'{"program": "1", "tests": [], "cases": []}'),
         ("POST", "/nothing", b"{}"),
@@ -170,7 +170,6 @@ class Flaky(BaseHTTPRequestHandler):
     ("content", "message"),
     [
         ('{"reason": "passed", "passed": true}', ""),
-        ("[" * 100_000, "RecursionError|JSONDecodeError"),
         ("<html>", "JSONDecodeError"),
         ('{"reason": "passed", "success": true}', "another version of sspo_sandbox"),
     ],

@@ -16,21 +16,21 @@ import pytest
 
 import sspo_sandbox
 from packages.sandbox.tests.conftest import LIMITS, assert_nothing_runs, processes_of, wait_until
-from sspo_sandbox import Case, Limits, Sandbox, SandboxBroken, SandboxError, box, cgroup
+from sspo_sandbox import Case, Limits, Sandbox, SandboxBroken, SandboxError, cgroup
 from sspo_sandbox.cgroup import Cgroups
 from sspo_sandbox.image import Image
 from sspo_sandbox.seccomp import seccomp_filter
 
 
-def test_a_program_has_its_input_its_files_and_a_folder(patient: Sandbox) -> None:
+def test_a_program_has_its_input_and_a_folder(patient: Sandbox) -> None:
     program = (
-        "import os, sys, helper\n"
+        "import os, sys\n"
         "open('new', 'w').write(input())\n"
-        "print(open('new').read(), helper.x, open('a/b.txt').read(), os.getcwd(), __name__, sys.argv)\n"
+        "print(open('new').read(), os.getcwd(), __name__, sys.argv)\n"
         "print('é', file=sys.stderr)\n"
     )
-    result = patient.run(program, "line\nrest", {"helper.py": "x = 5", "a/b.txt": "text"})
-    assert (result.stdout, result.stderr) == ("line 5 text /tmp __main__ ['program.py']\n", "é\n")
+    result = patient.run(program, "line\nrest")
+    assert (result.stdout, result.stderr) == ("line /tmp __main__ ['program.py']\n", "é\n")
     assert (result.end_reason, result.exit_code) == ("ok", 0)
     assert patient.run("import os; print(os.listdir('.'))").stdout == "[]\n", "nothing of the one before"
 
@@ -65,7 +65,7 @@ def test_the_limit_on_cpu_seconds_is_a_time_out() -> None:
     ignoring = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
     with contextlib.closing(Sandbox(Limits(wall_seconds=60.0, cpu_seconds=1))) as slow:
         assert slow.run("while True: pass").end_reason == slow.run(ignoring).end_reason == "time"
-        assert slow.check("def f():\n  while True: pass", ["assert f()"]).reason == "time"
+        assert not slow.check("def f():\n  while True: pass", ["assert f()"]).passed
 
 
 def test_a_traceback_shows_only_the_program(sandbox: Sandbox) -> None:
@@ -105,7 +105,7 @@ def test_threads_share_a_sandbox_and_each_call_has_its_own(patient: Sandbox) -> 
         thread.join(60)
     assert results == {n: f"['x{n}'] {n}\n" for n in range(8)}
     if os.getuid() == 0:
-        uids = {slot.user.uid for slot in patient._free}
+        uids = {slot.uid for slot in patient._free}
         assert len(uids) == len(patient._free) > 1, "each has a user of its own"
     assert_nothing_runs(patient)
 
@@ -298,11 +298,6 @@ def test_without_bubblewrap_there_is_no_sandbox_and_the_remedy_is_named(monkeypa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxError, match="apt-get install bubblewrap"):
         Sandbox()
-    fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\necho bubblewrap 0.4.1\n")
-    fake.chmod(0o755)
-    with pytest.raises(SandboxError, match=r"0\.8 or newer.*'bubblewrap 0\.4\.1'"):
-        box.find_bubblewrap()
 
 
 def test_a_cgroup_limits_all_processes_together(patient: Sandbox) -> None:

@@ -10,9 +10,8 @@ import select
 import signal
 import sys
 
-from sspo_sandbox.inside.common import wire
-from sspo_sandbox.inside.common.program import execute, read_job
-from sspo_sandbox.inside.common.signals import prepare_for_program
+from sspo_sandbox.inside import wire
+from sspo_sandbox.inside.program import execute, prepare_for_program, read_job
 
 _FOLDER = "/tmp"
 _SHOWN_BYTES = 2000  # of what a program that failed has printed to stderr
@@ -76,30 +75,12 @@ def _kill_all() -> None:
 
 
 def _empty_folder() -> None:
-    """Removes all that the program has written.
-
-    The content of a folder is moved up before the folder is removed, since folders can be nested too deep for a path.
-    """
-    prefix, number = f"{_FOLDER}/{os.urandom(8).hex()}", 0
+    """Removes all that the program has written. If it is nested too deep for that, no further case is run."""
     os.chmod(_FOLDER, 0o755)
-    while paths := _paths_in(_FOLDER):
-        for path in paths:
-            if os.path.islink(path) or not os.path.isdir(path):
-                os.unlink(path)
-                continue
-            for part in _paths_in(path):
-                os.rename(part, f"{prefix}{(number := number + 1)}")
-            os.rmdir(path)
-
-
-def _paths_in(folder: str) -> list[str]:
-    """Returns the paths of what a folder holds; makes the folders among them writable."""
-    with os.scandir(folder) as entries:
-        found = list(entries)
-    for entry in found:
-        if entry.is_dir(follow_symlinks=False):
-            os.chmod(entry.path, 0o700)
-    return [entry.path for entry in found]
+    for parent, folders, files in os.walk(_FOLDER, topdown=False):
+        for name in (*files, *folders):
+            path = f"{parent}/{name}"
+            os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
 
 
 def _read(limits: dict[int, int], end: int) -> tuple[dict[int, bytes], bool]:

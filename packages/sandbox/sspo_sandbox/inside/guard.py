@@ -10,17 +10,14 @@ import ast
 import inspect
 import sys
 import types
+from collections.abc import Callable, Sequence
 
-from sspo_sandbox.inside.dialogue.handle import Handle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing is slow to import
-    from collections.abc import Callable, Sequence
-    from typing import Any
+from sspo_sandbox.inside.handle import Handle
+from sspo_sandbox.inside.lazy import Any
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType, type)
 _FRAMES = ("gi_", "cr_", "ag_", "f_", "tb_", "co_")  # attributes that lead to the tests' variables
-_NEVER = {"await", "anext", "aenter", "aexit", "data", "dir", "delattr"}
+_NEVER = {"data", "dir", "delattr"}
 _EXPRESSIONS = (
     *(ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp),
     *(ast.List, ast.Tuple, ast.Dict, ast.Set, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Load),

@@ -13,24 +13,18 @@ import importlib
 import json
 import os
 import re
-import signal
 import sys
 import threading
-import time
 import types
+from collections.abc import Sequence
 
-from sspo_sandbox.inside.common import wire
-from sspo_sandbox.inside.common.program import read_job, remember_lines
-from sspo_sandbox.inside.dialogue.peer import Peer
+from sspo_sandbox.inside import wire
 from sspo_sandbox.inside.guard import allow, watch_texts
-from sspo_sandbox.inside.program_side import CALL_LIBRARY, LOAD, SET_STREAMS, STREAMS, start_program
+from sspo_sandbox.inside.lazy import Any
+from sspo_sandbox.inside.peer import Peer
+from sspo_sandbox.inside.program import read_job, remember_lines
+from sspo_sandbox.inside.program_side import LOAD, SET_STREAMS, STREAMS, start_program
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing is slow to import
-    from collections.abc import Sequence
-    from typing import Any
-
-_SETTINGS = [("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionlimit")]
 _CATCH_ALL = [AssertionError, Exception, BaseException]
 _TOOLS = ("math", "np", "numpy", "pytest", "unittest")  # names that are a module's, whatever the program says
 
@@ -39,15 +33,13 @@ def judge(job: int, channel: int) -> None:
     """Runs a job's tests and writes the verdict, with the job's nonce, to the channel."""
     gc.disable()  # until the tests run, since objects made before are kept anyway
     gc.freeze()  # the program's collections leave them alone, so that both processes share their memory
-    program, pipe = start_program()
+    pipe = start_program()
     wire.forbid_inspection()
     work = read_job(job)
     try:
         reason, detail = find_verdict(pipe, work["program"], work["tests"])
     except BaseException as error:  # of the program's `__str__`, as the judge describes a failure; it chose the kind
         reason, detail = "error", f"a failure cannot be described: {type(error).__name__}"
-    if reason == "error" and _exceeded_cpu_limit(program):
-        reason, detail = "time", "the limit on CPU seconds"
     with open(channel, "w") as file:
         json.dump({"nonce": work["nonce"], "reason": reason, "detail": detail[:2000]}, file)
     os._exit(0)  # this is the sandbox's first process, so all others end too
@@ -64,7 +56,7 @@ def find_verdict(pipe: wire.Pipe, program: str, tests: Sequence[str]) -> tuple[s
     except BaseException as error:
         return ("memory" if isinstance(error, MemoryError) else "error"), f"{type(error).__name__}: {error}"
     namespace = _make_modules(peer, {**names, **{name: _Module(of) for name, of in modules.items()}}, tests)
-    _watch(peer, tests, reported)
+    _watch(tests, reported)
     gc.enable()
     for number, test in enumerate(tests, start=1):
         name = f"test {number}"
@@ -130,20 +122,16 @@ def _make_modules(peer: Peer, names: dict[str, Any], tests: Sequence[str]) -> di
     return vars(main)
 
 
-def _watch(peer: Peer, tests: Sequence[str], reported: list[str]) -> None:
-    """Reports failures that would be lost, and passes on the settings of the tests that hold for the program."""
+def _watch(tests: Sequence[str], reported: list[str]) -> None:
+    """Reports failures that would be lost."""
     threading.excepthook = lambda lost: reported.append(f"a thread of the tests: {lost.exc_type.__name__}")
     watch_texts(tests, reported.append)
-    text = "\n".join(tests)
-    if "unittest" in text:
+    if any("unittest" in test for test in tests):
         import unittest
 
         for name in ("addError", "addFailure", "addUnexpectedSuccess"):
             setattr(unittest.TestResult, name, _reporting(getattr(unittest.TestResult, name), reported))
         unittest.TestResult.addSubTest = _reporting(unittest.TestResult.addSubTest, reported)
-    for module, name in _SETTINGS:
-        if name in text and (module != "numpy.random" or "numpy" in text):
-            _pass_on(peer, importlib.import_module(module), name)
 
 
 def _reporting(method: Any, reported: list[str]) -> Any:
@@ -155,16 +143,6 @@ def _reporting(method: Any, reported: list[str]) -> Any:
     return reports
 
 
-def _pass_on(peer: Peer, module: Any, name: str) -> None:
-    function = getattr(module, name)
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        peer.request("call", CALL_LIBRARY, (module.__name__, name, args, kwargs))
-        return function(*args, **kwargs)
-
-    setattr(module, name, called)
-
-
 def _describe(name: str, test: str, error: BaseException) -> str:
     import traceback  # slow to import, and right programs do not need it
 
@@ -172,12 +150,3 @@ def _describe(name: str, test: str, error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
     line = f", {frames[-1].line}" if frames else ""
     return f"{name}{line}: {type(error).__name__}: {error}"
-
-
-def _exceeded_cpu_limit(child: int) -> bool:
-    for _ in range(50):  # a program's pipes close shortly before it is dead; or it has closed them and still runs
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid == child:
-            return os.waitstatus_to_exitcode(status) == -signal.SIGXCPU
-        time.sleep(0.01)
-    return False

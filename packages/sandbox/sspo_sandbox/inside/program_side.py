@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import builtins
 import gc
-import importlib
 import os
 import sys
 import types
 
-from sspo_sandbox.inside.common import wire
-from sspo_sandbox.inside.common.program import execute
-from sspo_sandbox.inside.common.signals import prepare_for_program
-from sspo_sandbox.inside.dialogue.peer import Peer
+from sspo_sandbox.inside import wire
+from sspo_sandbox.inside.lazy import Any
+from sspo_sandbox.inside.peer import Peer
+from sspo_sandbox.inside.program import execute, prepare_for_program
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing is slow to import
-    from typing import Any
-
-LOAD, SET_STREAMS, CALL_LIBRARY = 0, 1, 2  # the numbers of the program's first objects
+LOAD, SET_STREAMS = 0, 1  # the numbers of the program's first objects
 STREAMS = [(sys, "stdin"), (sys, "stdout"), (sys, "stderr"), (builtins, "input"), (builtins, "print")]
 
 
-def start_program() -> tuple[int, wire.Pipe]:
-    """Forks the program's process; returns its id and the pipe to it."""
+def start_program() -> wire.Pipe:
+    """Forks the program's process; returns the pipe to it."""
     to_program, from_judge = os.pipe()
     to_judge, from_program = os.pipe()
-    child = os.fork()
-    if child == 0:
+    if os.fork() == 0:
         gc.enable()
         wire.close_all_but({0, 1, 2, to_program, from_program})
         prepare_for_program()
         peer = Peer(wire.Pipe(to_program, from_program))
         original = [getattr(owner, name) for owner, name in STREAMS]
-        for function in (_load, lambda new: _set_streams(new, original), _call_library):
+        for function in (_load, lambda new: _set_streams(new, original)):
             peer.export(function)
         try:
             peer.serve()
@@ -41,7 +35,7 @@ def start_program() -> tuple[int, wire.Pipe]:
             os._exit(0)
     os.close(to_program)
     os.close(from_program)
-    return child, wire.Pipe(to_judge, from_judge)
+    return wire.Pipe(to_judge, from_judge)
 
 
 def _load(source: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -59,7 +53,3 @@ def _load(source: str) -> tuple[dict[str, Any], dict[str, str]]:
 def _set_streams(new: list[Any], original: list[Any]) -> None:
     for (owner, name), value, old in zip(STREAMS, new, original, strict=True):
         setattr(owner, name, old if value is None else value)
-
-
-def _call_library(module: str, name: str, args: Any, kwargs: Any) -> None:
-    getattr(importlib.import_module(module), name)(*args, **kwargs)

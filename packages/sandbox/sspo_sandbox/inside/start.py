@@ -2,17 +2,18 @@
 
     python -c ... MODE JOB CHANNEL LIMITS
 
-JOB is a file descriptor to read the job from, and CHANNEL one to write the results to. LIMITS is a JSON object with the
-limits by their names in Python's `resource`.
+MODE is a module of this folder and its function. JOB is a file descriptor to read the job from, and CHANNEL one to
+write the results to. LIMITS is a JSON object with the limits by their names in Python's `resource`.
 """
 
+import importlib
 import json
 import os
 import resource
 import signal
 import sys
 
-from sspo_sandbox.inside.common.signals import prepare_for_program
+from sspo_sandbox.inside.program import prepare_for_program
 
 
 def main() -> None:
@@ -28,26 +29,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel drops it if it is sent to init from inside the sandbox
     sys.argv = ["program.py"]
     sys.path.append(f"{os.path.dirname(os.__file__)}/site-packages")
-    if mode == "tests":
-        from sspo_sandbox.inside.judge import judge
-
-        judge(job, channel)
-    elif mode == "cases":
-        from sspo_sandbox.inside.cases import run_cases
-
-        run_cases(job, channel)
-    else:
+    module, _, name = mode.partition(".")
+    function = getattr(importlib.import_module(f"sspo_sandbox.inside.{module}"), name)
+    if mode in ("program.run", "cells.serve"):
         _continue_in_child()
-        if mode == "run":
-            from sspo_sandbox.inside.common.program import run
-
-            prepare_for_program()
-            run(job, channel)
-        else:
-            from sspo_sandbox.inside.cells import serve
-
-            prepare_for_program()
-            serve(job, channel)
+        prepare_for_program()
+    function(job, channel)
 
 
 def _continue_in_child() -> None:

@@ -14,11 +14,9 @@ import copy
 import math
 import operator
 import types
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing is slow to import
-    from collections.abc import Callable
-    from typing import Any
+from sspo_sandbox.inside.lazy import Any
 
 READABLE = {"__name__", "__qualname__", "__module__", "__dict__", "__annotations__", "__members__"}
 # Classes, and the builtin class whose data an object of a class derived from them has.
@@ -74,11 +72,11 @@ class Handle:
     Attributes:
         __peer__, __number__: whose object it is, and its number there.
         __base__: the class of `DATA` from which the object's class derives, or None.
-        __flavour__: "class" or "".
+        __is_class__: whether it is a class.
         __trusted__: whether operators may show the object plain data, until something else returns it.
     """
 
-    __slots__ = ("__base__", "__flavour__", "__number__", "__peer__", "__trusted__", "__weakref__")
+    __slots__ = ("__base__", "__is_class__", "__number__", "__peer__", "__trusted__", "__weakref__")
     __doc__ = None  # the program's would be run by doctest
 
     def __getattr__(self, name: str) -> Any:
@@ -133,12 +131,6 @@ class Handle:
 
     def __subclasscheck__(self, kind: Any) -> bool:
         return bool(ask(self, "issubclass", kind))
-
-    async def __aenter__(self) -> Any:
-        return ask(self, "aenter", trusted=self.__trusted__)
-
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        return bool(ask(self, "aexit", kind, error)) and not isinstance(error, AssertionError)
 
 
 def is_handle(value: Any, peer: Any) -> bool:

@@ -7,9 +7,7 @@ import json
 import os
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing is slow to import
-    from typing import Any
+from sspo_sandbox.inside.lazy import Any
 
 _LONGEST = 64 * 1024**2  # bytes of a message
 

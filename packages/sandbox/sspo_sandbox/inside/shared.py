@@ -6,13 +6,11 @@ import collections
 import operator
 import sys
 
-from sspo_sandbox.inside.common.wire import Broken
+from sspo_sandbox.inside.lazy import TYPE_CHECKING, Any
+from sspo_sandbox.inside.wire import Broken
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing is slow to import
-    from typing import Any
-
-    from sspo_sandbox.inside.dialogue.peer import Peer
+if TYPE_CHECKING:
+    from sspo_sandbox.inside.peer import Peer
 
 CONTAINERS = {
     kind.__name__: kind

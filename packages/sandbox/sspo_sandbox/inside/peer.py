@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import threading
-import types
 import weakref
+from collections.abc import Mapping, Sequence
 
-from sspo_sandbox.inside.common.wire import Broken, Pipe
-from sspo_sandbox.inside.dialogue import coroutines, errors, values
-from sspo_sandbox.inside.dialogue.handle import DATA, OPERATIONS, Handle
-from sspo_sandbox.inside.dialogue.shared import Shared
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing is slow to import
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-_STOPPED = (StopIteration, StopAsyncIteration)
+from sspo_sandbox.inside import values
+from sspo_sandbox.inside.handle import DATA, OPERATIONS, Handle
+from sspo_sandbox.inside.lazy import Any
+from sspo_sandbox.inside.shared import Shared
+from sspo_sandbox.inside.wire import Broken, Pipe
 
 
 class Peer:
@@ -27,7 +21,6 @@ class Peer:
         own: the objects that the other process has handles of, by number.
         is_broken: whether the other process has ended or sent a message that violates the protocol.
         raised: the last exceptions that the other process has raised.
-
     """
 
     def __init__(self, pipe: Pipe, *, is_judge: bool = False) -> None:
@@ -74,8 +67,8 @@ class Peer:
             return message[2]
         error = message[2]
         self.raised.append(error)
-        if isinstance(error, _STOPPED) and operation not in ("next", "send", "throw", "anext"):
-            raise RuntimeError(f"the program raised {type(error).__name__}")  # it would end a loop of the test
+        if isinstance(error, StopIteration) and operation not in ("next", "send", "throw"):
+            raise RuntimeError("the program raised StopIteration")  # it would end a loop of the test
         raise error
 
     def serve(self) -> None:
@@ -106,29 +99,20 @@ class Peer:
     def encode_object(self, value: Any) -> list[Any]:
         """Returns an object as its number, with what the other process has to know to represent it."""
         base = next((base.__name__ for kind, base in DATA if isinstance(value, kind)), None)
-        flavour = ""
-        if isinstance(value, type):
-            flavour = "class"
-        elif isinstance(value, (types.CoroutineType, types.AsyncGeneratorType)):
-            flavour = type(value).__name__
-        return ["object", self.export(value), base, flavour]
+        return ["object", self.export(value), base, isinstance(value, type)]
 
-    def handle(self, number: int, base: str | None, flavour: str) -> Any:
+    def handle(self, number: int, base: str | None, is_class: bool) -> Any:
         """Returns what stands for an object of the other process: the same handle each time. It is not trusted."""
-        if flavour == "coroutine":
-            return coroutines.awaited(self, number)
-        if flavour == "async_generator":
-            return coroutines.items(self, number)
         if (found := self._handles.get(number)) is None:
             found = self._handles[number] = object.__new__(Handle)
             kind = next((kind for _, kind in DATA if kind.__name__ == base), None)
-            for name, value in {"peer": self, "number": number, "base": kind, "flavour": flavour}.items():
+            for name, value in {"peer": self, "number": number, "base": kind, "is_class": is_class}.items():
                 object.__setattr__(found, f"__{name}__", value)
         return self._with_trust(found, False)
 
     def named(self, name: str, value: Any) -> Any:
         """Returns a value that was got by a name: a class is trusted if its last name was a capitalized one."""
-        is_class = type(value) is Handle and value.__flavour__ == "class"
+        is_class = type(value) is Handle and value.__is_class__
         return self._with_trust(value, name[:1].isupper()) if is_class else value
 
     def _with_trust(self, handle: Handle, is_trusted: bool) -> Handle:
@@ -185,6 +169,6 @@ class Peer:
         except Broken:
             raise
         except BaseException as error:
-            reply = ["raised", number, errors.encode_error(self, error)]
+            reply = ["raised", number, values.encode_error(self, error)]
         del args, kwargs
         self._send(reply)
