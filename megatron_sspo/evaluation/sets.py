@@ -1,8 +1,8 @@
 """The held-out sets of a run: their prompts, rewards, environments and sampling parameters."""
 
 import json
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,11 +27,18 @@ def held_out_streams(run: Run, tokenizer: Any) -> dict[str, PromptStream]:
     """
     found: dict[str, PromptStream] = {}
     for name, held_out in sets_of(run).items():
-        try:
+        with _naming(name):
             found[name] = prompt_stream(held_out.prompts, tokenizer, seed=run.seed, shuffle=False)
-        except UserError as error:
-            raise UserError(f"the evaluation set {name}: {error}") from error
     return found
+
+
+@contextmanager
+def _naming(set_name: str) -> Iterator[None]:
+    """Adds the name of a set to UserErrors."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"the evaluation set {set_name}: {error}") from error
 
 
 def sets_of(run: Run) -> Mapping[str, HeldOut]:
@@ -52,10 +59,8 @@ def check_held_out(run: Run, streams: Mapping[str, PromptStream]) -> None:
         return
     for set_name, held_out in sets_of(run).items():
         name, options = _reward_of(run, held_out)
-        try:
+        with _naming(set_name):
             check_prompts(resolve("reward", name, "reward"), streams[set_name].prompts, options)
-        except UserError as error:
-            raise UserError(f"the evaluation set {set_name}: {error}") from error
 
 
 def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dict[str, Reward]:
@@ -112,28 +117,16 @@ def sampling_of(run: Run, held_out: HeldOut) -> Sampling:
     return replace(sampling, max_tokens=held_out.max_tokens) if held_out.max_tokens else sampling
 
 
-def _agent_settings(rollouts: Rollouts, held_out: HeldOut) -> dict[str, Any]:
-    endpoint = asdict(rollouts.endpoint)
-    limits = {name: value for name, value in endpoint.items() if name not in ("address", "max_episodes")}
-    return {
-        "agent": rollouts.agent,
-        "agent_options": _as_json(rollouts.agent_options),
-        "endpoint": limits,
-        "max_prompt_tokens": held_out.prompts.max_tokens,
-    }
-
-
 def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
     """Returns everything that answers and rewards depend on, besides model and prompts, as JSON values."""
     name, options = _reward_of(run, held_out)
     sampling, rollouts = sampling_of(run, held_out), _rollouts_of(run, held_out)
-    return {
+    found = {
         "engine": run.rollouts.engine,
         "reward": name,
-        "reward_options": _as_json(options),
+        "reward_options": dict(options),
         "environment": rollouts.environment,
-        "environment_options": _as_json(rollouts.environment_options) if rollouts.environment else {},
-        **(_agent_settings(rollouts, held_out) if rollouts.agent else {}),
+        "environment_options": dict(rollouts.environment_options) if rollouts.environment else {},
         "sampling": {
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
@@ -142,15 +135,20 @@ def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
         },
         "seed": run.seed,
     }
+    if rollouts.agent:
+        endpoint = asdict(rollouts.endpoint)
+        found |= {
+            "agent": rollouts.agent,
+            "agent_options": dict(rollouts.agent_options),
+            "endpoint": {key: endpoint[key] for key in endpoint if key not in ("address", "max_episodes")},
+            "max_prompt_tokens": held_out.prompts.max_tokens,
+        }
+    return json.loads(json.dumps(found, default=str))
 
 
 def _reward_of(run: Run, held_out: HeldOut) -> tuple[str, Mapping[str, Any]]:
     name = held_out.reward or run.reward
     return name, held_out.reward_options or (run.reward_options if name == run.reward else {})
-
-
-def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(dict(options), default=str))
 
 
 def _rollouts_of(run: Run, held_out: HeldOut) -> Rollouts:

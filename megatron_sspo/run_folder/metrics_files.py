@@ -135,7 +135,7 @@ def truncate_after(path: Path, update: int) -> None:
 
 def _read_lines(path: Path) -> list[bytes]:
     """Returns the lines as bytes with their ends, so that the parser can name a line that is not UTF-8."""
-    return list(io.BytesIO(read_bytes(path, remedy="restore the file")))
+    return list(io.BytesIO(read_bytes(path)))
 
 
 def _parse_row(path: Path, number: int, line: bytes) -> dict[str, float]:

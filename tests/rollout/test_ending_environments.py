@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from megatron_sspo.agent.tasks import cancel_all_others
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.embedded.episodes import Episodes
 from megatron_sspo.rollout.requests import generation, groups
@@ -122,17 +121,3 @@ def test_a_stuck_environment_is_no_progress(monkeypatch, submit, kind, num_reque
     threading.Timer(0.5, stuck.is_over.set).start()
     ((number, _),) = pending.wait()
     assert number == 0 and (False in marks) == (kind is Stuck and bool(num_requests))
-
-
-def test_a_stuck_environment_does_not_keep_a_loop_from_its_end(submit):
-    stuck = Stuck()
-
-    async def observe_it():
-        async with ServedEpisodes(stuck, None).episode(PROMPT) as observe:
-            await observe("a response")
-
-    waiting = submit(observe_it())
-    with pytest.raises(TimeoutError):
-        waiting.result(0.2)
-    submit(cancel_all_others(0.2)).result(10)
-    stuck.is_over.set()

@@ -120,9 +120,23 @@ class SGLangEngine:
             health_seconds=options.health_seconds,
         )
         try:
-            self._start(python)
-            format = RequestFormat(model_path, run=self._name, routes=options.routes)
-            self._requests = self._run(self._make_requests(format))
+            if options.router is not None:
+                assert python is not None
+                self._router = Router(build_router(options, python, self.key), self.key, options.max_restarts)
+            self.pool.start()
+            self._run(self.pool.await_all())
+            if self._router is not None:  # which is not restarted if it cannot start
+                self._run(self._router.set_servers(self.pool.urls))
+                self.pool.router = self._router
+            self._requests = Requests(
+                self.pool,
+                RequestFormat(model_path, run=self._name, routes=options.routes),
+                self._router,
+                max_in_flight=options.max_in_flight,
+                seconds=options.request_seconds,
+                parsers=Parsers(options.tool_call_parser, options.reasoning_parser),
+                takes_schemas=has_grammars(options),
+            )
         except BaseException:
             self.close()
             raise
@@ -240,31 +254,6 @@ class SGLangEngine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         self._loop.close()
-
-    # ------------------------------------------------------------------ servers
-
-    def _start(self, python: Path | None) -> None:
-        options = self._options
-        if options.router is not None:
-            assert python is not None
-            self._router = Router(build_router(options, python, self.key), self.key, options.max_restarts)
-        self.pool.start()
-        self._run(self.pool.await_all())
-        if self._router is not None:
-            self._run(self._router.set_servers(self.pool.urls))
-            self.pool.router = self._router
-
-    async def _make_requests(self, format: RequestFormat) -> Requests:
-        options = self._options
-        return Requests(
-            self.pool,
-            format,
-            self._router,
-            max_in_flight=options.max_in_flight,
-            seconds=options.request_seconds,
-            parsers=Parsers(options.tool_call_parser, options.reasoning_parser),
-            takes_schemas=has_grammars(options),
-        )
 
     # ------------------------------------------------------------------ weights
 

@@ -98,8 +98,12 @@ class RemoteSandbox:
 
 
 def check_url(url: str) -> None:
-    """Raises SandboxError if a url has no scheme."""
-    if not url.startswith(("http://", "https://")):
+    """Raises SandboxError if a url is not that of a server."""
+    try:
+        is_valid = url.startswith(("http://", "https://")) and urlsplit(url).port != 0
+    except ValueError:  # the port is not a number between 0 and 65535
+        is_valid = False
+    if not is_valid:
         raise SandboxError(f"the sandbox's url is {url!r}: it must be like http://127.0.0.1:8765")
 
 
