@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.reward.pool import DeadlinePool
+from packages.sandbox.tests.conftest import wait_until
 from tests.reward import pool_jobs
-from tests.sandbox.conftest import wait_until
 
 FAILED = "failed"
 

@@ -12,11 +12,11 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.collect import collect, start_generation
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.rollout.environments import EnvironmentEpisodes
-from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.types import Sampling
+from packages.sandbox.tests.conftest import LIMITS, assert_nothing_runs, processes_of
+from sspo_sandbox.sandbox import Sandbox
 from tests.rollout import acting_models, tiny_models
 from tests.rollout.test_embedded import teacher_forced
-from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"

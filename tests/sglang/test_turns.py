@@ -9,10 +9,10 @@ from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.environment.codeact import CodeAct, CodeActEpisode
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.rollout.environments import EnvironmentEpisodes
-from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.types import Sampling
+from packages.sandbox.tests.conftest import LIMITS, processes_of
+from sspo_sandbox import Sandbox
 from tests.policy.tiny_policy import TEMPERATURE
-from tests.sandbox.conftest import LIMITS, processes_of
 from tests.sglang.served import check_spans, generate, until, until_in_the_middle, weights
 from tests.sglang.test_engine import PROMPTS, choices, largest_difference, policies  # noqa: F401
 from tests.sglang.test_overlap import finished
