@@ -27,7 +27,7 @@ SGLANG_CLIENT = [
 TRAIN = [
     *SGLANG_CLIENT,
     "megatron-core>=0.16.1,<0.20",  # 0.16.1 is the newest for Python 3.11; 0.20 has not been looked at
-    "psutil",  # megatron-core's checkpoint writer dies without it, and the run hangs
+    "psutil",  # megatron-core's checkpoint writer fails without it
     "transformers>=5.19,<6",
     "tokenizers",
     "isal",  # CRC-32 at the speed of memory; with zlib's, a checksum costs as much as the copy it is of
@@ -53,7 +53,6 @@ setup(
         "megatron_sspo.plots.live": ["page/*"],
         # links to files elsewhere in the checkout are among them; a wheel has the files
         "megatron_sspo.project": ["template/*", "template/model/*", "template/paper/*", "template/slurm/*"],
-        "megatron_sspo.rehearsal": ["models/*.json"],
     },
     exclude_package_data={"megatron_sspo.project": ["template/*.jsonl"]},  # what rows.py has written in a checkout
     install_requires=["torch>=2.6"],  # all that the objectives need

@@ -67,7 +67,6 @@ def _add_rehearsal(command: argparse.ArgumentParser) -> None:
         help="the largest number of microbatches to rehearse (default: enough to fill the pipeline, and one more)",
     )
     add("--output", type=as_path, metavar="FILE", help="the JSON to write (default: OUTPUT/NAME.rehearsal.json)")
-    add("--account", type=as_path, help=argparse.SUPPRESS)  # of one rank, from a process that the command starts
     command.set_defaults(of_rehearsal=defaults)
 
 

@@ -105,7 +105,7 @@ def _user_lines(error: BaseException) -> list[str]:
 
 def _is_user_file(file: str) -> bool:
     """Returns whether a file belongs neither to this package, nor to a library that it calls, nor to Python itself."""
-    if file.startswith(_DEPENDENCIES):
+    if file.startswith(_DEPENDENCIES) or "/sspo_" in file:  # a library of packages/
         return False
     installed = file.startswith(_INSTALLED)
     return not file.startswith(("<", _PACKAGE)) and (installed or not file.startswith(_PYTHON))

@@ -5,7 +5,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.weights.formats.companions import check_text_files, check_tokenizer_files
+from megatron_sspo.weights.formats.companions import check_text_files
 from megatron_sspo.weights.transformers_config import read_config, read_tokenizer
 
 
@@ -19,7 +19,6 @@ def load_tokenizer(model_path: Path) -> Any:
     if not (model_path / "config.json").exists():
         raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
     read_json(model_path / "config.json")
-    check_tokenizer_files(model_path)
     try:
         found = read_tokenizer(model_path)
         found("1", add_special_tokens=False)  # of wrong settings, some are found by a use

@@ -9,7 +9,6 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.launch import slurm
 from megatron_sspo.launch.nemo_run_process import run_module
 from megatron_sspo.processes import local
-from megatron_sspo.processes.forks import without_threads
 from megatron_sspo.run import Run, layouts_of
 
 _MAX_SKEW = 1e6
@@ -28,10 +27,7 @@ def launch(options: argparse.Namespace) -> int:
     job = _job(options) if options.on != "local" else None
     of_script = job.script_assignments() if job is not None and uses_slurm else []
     if options.rehearse:
-        from megatron_sspo.rehearsal.command import rehearse
-
-        with without_threads():
-            return rehearse(options, load_recipe(options.recipe, options.set))
+        return _rehearsal(options, load_recipe(options.recipe, options.set))
     run, resume = load_recipe(options.recipe, [*of_script, *options.set]), options.resume
     if uses_slurm and job is not None:
         run, resume = _with_run_folder(run, job.run_folder)
@@ -45,6 +41,16 @@ def launch(options: argparse.Namespace) -> int:
     if options.on == "slurm":
         return job.submit()
     return _nemo_run(options, job)
+
+
+def _rehearsal(options: argparse.Namespace, run: Run) -> int:
+    try:
+        from sspo_rehearsal.command import rehearse
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("sspo_rehearsal"):
+            raise
+        raise UserError("--rehearse needs a library that is not installed: pip install sspo-rehearsal") from error
+    return rehearse(options, run)
 
 
 def _check_options(options: argparse.Namespace) -> None:

@@ -12,7 +12,6 @@ from megatron_sspo.data.demonstration import demonstration
 from megatron_sspo.data.fit import check_prompts_fit, check_vocabulary
 from megatron_sspo.data.open import describe_sources, prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
-from megatron_sspo.environment.open import check_environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_streams
 from megatron_sspo.files.reading import read_json
@@ -20,6 +19,7 @@ from megatron_sspo.preflight import resources
 from megatron_sspo.reward.protocol import check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
+from megatron_sspo.rollout.open_episodes import check_episodes
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.stopping import describe_end_of_turn
 from megatron_sspo.run import Rollouts, Run, layouts_of
@@ -60,7 +60,7 @@ def preflight(
     check_trackers(run.tracking)
     _check_plugins(run)
     tokenizer = load_tokenizer(model)
-    check_environment(run.rollouts, tokenizer)
+    check_episodes(run.rollouts, tokenizer)
     _check_weights(model, config, run.model.init)
     if line := describe_end_of_turn(model, tokenizer):
         log(line)

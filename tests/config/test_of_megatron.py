@@ -11,12 +11,12 @@ from tests.config.recipes import MODEL, sentence, write
 
 REFUSED = {
     "megatron={'hidden_dropuot': .1}": "did you mean hidden_dropout?",
-    "megatron={'num_layers': 0}": "the model's config.json, so leave it out",
-    "megatron={'bf16': False}": "it comes from model.dtype, so set that",
-    "megatron={'calculate_per_token_loss': True}": "megatron.calculate_per_token_loss is True, and must stay off",
-    "megatron={'hidden_dropout': 'a'}": "megatron.hidden_dropout is 'a': it must be a valid number",
-    "megatron={'attention_dropout': 0.1}": "megatron.attention_dropout is 0.1, and must be off",
-    "megatron={'recompute_granularity': 'full'}": "megatron.recompute_granularity is 'full', and Megatron refuses",
+    "megatron={'num_layers': 0}": "megatron.num_layers is 0, which a recipe cannot set: ",
+    "megatron={'bf16': False}": "megatron.bf16 is False, which a recipe cannot set: ",
+    "megatron={'calculate_per_token_loss': True}": "per_token_loss is True, which a recipe cannot set: ",
+    "megatron={'fp8_margin': 2.5}": "megatron.fp8_margin is 2.5: Megatron wants int",
+    "megatron={'attention_dropout': 0.1}": "megatron.attention_dropout is 0.1, which a recipe cannot set: ",
+    "megatron={'recompute_granularity': 'full'}": "Megatron refuses the configuration megatron=",
     "ddp={'overlap_gard_reduce': True}": "did you mean overlap_grad_reduce?",
     # layouts that do not fit the model
     "parallel=Parallel(data=3, expert=3)": "parallel.expert is 3, which does not divide the model's 8 experts",

@@ -100,7 +100,7 @@ def test_a_folder_keeps_to_one_model_and_one_way_of_asking(trained, tmp_path, ca
         ),
         (
             evaluate(trained, output, *short, "--set", "evaluation.sets.short.max_tokens=3"),
-            "with max_tokens 4, and this",
+            "with sampling.max_tokens 4, and this",
         ),
         (evaluate(trained, output, *short, "--set", "seed=5"), "with seed 0, and this evaluation has 5"),
         (evaluate(trained, output, *short, "--set", "evaluation.sets.short.prompts.options.size=5"), "prompts"),
@@ -131,7 +131,6 @@ def test_what_is_left_out_of_a_set_is_said_and_kept(trained, tmp_path, capsys) -
     ("options", "message"),
     [
         (["--sets", "sums,gsm9k"], "there is no evaluation set 'gsm9k': choose one of gsm8k, math-500, aime24, "),
-        (["--sets", "sums,sums"], "names a set twice"),
         ([*_EMPTY, *_NO_OPTIONS], "the evaluation set sums: the source 'empty.jsonl' has no rows"),
         ([*_SPOILT, *_NO_OPTIONS], "the evaluation set sums: prompt 'spoilt.jsonl:1': a test is not Python"),
         (["--set", "evaluation.sets=long"], "'long': choose from sums, short"),

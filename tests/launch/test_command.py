@@ -82,7 +82,6 @@ def test_check_refuses_what_does_not_fit(tmp_path, capsys) -> None:
         (["--script=slurm/quote.sbatch", "--on=slurm"], "slurm/quote.sbatch has '#SBATCH --comment='x', which a shell"),
         (["--script=slurm/binary.sbatch", "--on=slurm"], "slurm/binary.sbatch is not UTF-8 text: byte 0 is not valid"),
         (["--machine=b200x8"], "--machine is for a rehearsal: add --rehearse"),
-        (["--account=x.json"], "--account is for a rehearsal: add --rehearse"),
         *((["--rehearse", more], "--rehearse starts no run and checks none") for more in ("--check", "--memory=80")),
         *(
             (

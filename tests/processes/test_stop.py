@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.checkpoint.saving import children_end_with_this_process
 from megatron_sspo.processes.stop import BY_FILE, FILE, Stop
 
 
@@ -43,15 +42,3 @@ def test_a_process_that_a_reward_forks_ends_by_sigterm(stop):
     assert not stop._signal
     os.kill(os.getpid(), signal.SIGTERM)
     assert stop._signal == signal.SIGTERM
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_process_that_writes_a_checkpoint_does_not(stop, number):
-    with children_end_with_this_process():
-        process = sleeper()
-    time.sleep(1)
-    os.kill(process.pid, number)
-    process.join(2)
-    exit_code = process.exitcode
-    process.kill()
-    assert exit_code is None
