@@ -22,7 +22,7 @@ SGLANG_CLIENT = [
     "transformers",
     "safetensors",
     "rich",
-    "aiohttp",  # also for the live page
+    "aiohttp",
 ]
 TRAIN = [
     *SGLANG_CLIENT,
@@ -35,7 +35,6 @@ TRAIN = [
     *map(library, ["answers", "sandbox", "agents", "lab", "rehearsal"]),
     "reasoning-gym>=0.1.25",
     "matplotlib",
-    "scipy>=1.15",  # statistics of sweeps; imported by table and plot alone
 ]
 
 setup(
@@ -50,7 +49,6 @@ setup(
     packages=find_packages(include=["megatron_sspo", "megatron_sspo.*"]),
     package_data={
         "megatron_sspo": ["py.typed"],
-        "megatron_sspo.plots.live": ["page/*"],
         # links to files elsewhere in the checkout are among them; a wheel has the files
         "megatron_sspo.project": ["template/*", "template/model/*", "template/paper/*", "template/slurm/*"],
     },

@@ -37,7 +37,7 @@ def test_a_reward_of_nan_on_one_of_two_processes_stops_both_with_one_line(worksh
     done = workshop.run("train", f"{workshop.recipe}:bare", *layout, "--set", "reward_options.spoilt_prompt=:3")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
-    assert "a response to prompt 'arithmetic/train/0:3' is nan" in done.stderr
+    assert "{'answer': nan} for a response to prompt 'arithmetic/train/0:3': it must give" in done.stderr
     workshop.assert_nobody_left()
     left = {path.name for path in (workshop.folder / "run").iterdir()}
     assert left <= {".run.lock", "config.json", "initial_model", "log.txt", "metrics.jsonl"}

@@ -15,9 +15,7 @@ from megatron_sspo.preflight import resources
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.preflight.ranks import versions
 from megatron_sspo.recipe import load_recipe
-from megatron_sspo.rollout.open_episodes import check_episodes
 from megatron_sspo.rollout.servers.server_program import KEY
-from megatron_sspo.run import Rollouts
 from tests.policy.launcher import launch
 from tests.weights.test_families import QWEN3_30B_A3B
 
@@ -153,8 +151,6 @@ def test_checkpoints_that_are_on_the_disk_at_a_time(tmp_path, monkeypatch, updat
             "concurrency is -1: it must be greater than or equal to 0",
         ),
         (["reward=codeact", 'reward_options={"limits": {"wall_seconds": 0}}'], "wall_seconds is 0"),
-        (["reward=code", 'reward_options={"url": "http://h:x"}'], "url is 'http://h:x'"),
-        (["reward=code", 'reward_options={"url": "http://h", "python": "p"}'], "are set on the server"),
         (['rollouts.options={"server": {"port": 1}}'], "server has 'port': leave it out"),
         (['rollouts.options={"urls": ["h:1"]}'], "urls holds 'h:1'"),
         (
@@ -177,16 +173,3 @@ def test_the_python_of_servers_exists() -> None:
     ):
         preflight(load_recipe(RECIPE, sets), resume=None)
     preflight(load_recipe(RECIPE, sets), resume=None, elsewhere=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_turns": 0}, "max_turns is 0: it must be greater than or equal to 1"),
-        ({"url": "http://h", "cgroup": "c"}, "are set on the server"),
-    ],
-)
-def test_options_of_an_environment_are_checked_before_the_start(options, message) -> None:
-    rollouts = Rollouts(environment="codeact", environment_options=options)
-    with pytest.raises(UserError, match=message):
-        check_episodes(rollouts, tokenizer=None)
