@@ -12,19 +12,14 @@ from tests.config.recipes import MODEL, sentence, write
 REFUSED = {
     "megatron={'hidden_dropuot': .1}": "did you mean hidden_dropout?",
     "megatron={'num_layers': 0}": "megatron.num_layers is 0, which a recipe cannot set: ",
-    "megatron={'bf16': False}": "megatron.bf16 is False, which a recipe cannot set: ",
     "megatron={'calculate_per_token_loss': True}": "per_token_loss is True, which a recipe cannot set: ",
     "megatron={'fp8_margin': 2.5}": "megatron.fp8_margin is 2.5: Megatron wants int",
-    "megatron={'attention_dropout': 0.1}": "megatron.attention_dropout is 0.1, which a recipe cannot set: ",
     "megatron={'recompute_granularity': 'full'}": "Megatron refuses the configuration megatron=",
     "ddp={'overlap_gard_reduce': True}": "did you mean overlap_grad_reduce?",
     # layouts that do not fit the model
     "parallel=Parallel(data=3, expert=3)": "parallel.expert is 3, which does not divide the model's 8 experts",
     "parallel=Parallel(tensor=2)": "experts under parallel.tensor > 1 need parallel.sequence=true",
     # plug-ins
-    "model=Model(path='/nowhere')": "/nowhere has no config.json: set model.path to a Hugging Face folder",
-    "reward='nobody'": "there is no reward named 'nobody'",
-    "reward_options={'exakt': True}": "has no option exakt",
     "reward_options={'exact': 1}": "the option exact is 1: it must be a valid boolean",
     "rollouts=Rollouts(options={'max_batch_size': 0})": "the option max_batch_size is 0: it must be greater than or",
     "rollouts=Rollouts(max_staleness=2)": "rollouts.max_staleness is 2, and the engine 'embedded' generates inside",
@@ -61,9 +56,6 @@ def test_what_megatron_takes_is_taken(tmp_path, monkeypatch, fields) -> None:
     [
         ("1 / 0", "plugin.py, line 1 (`1 / 0`): ZeroDivisionError: division by zero"),
         ("def reward(:", "plugin.py, line 1 is not Python: invalid syntax"),
-        ("x = 1", "has no attribute 'reward'"),
-        ("reward = 3", "is 3, and must be a function"),
-        ("def reward(size): ...", "needs the option size"),
     ],
 )
 def test_a_plug_in_that_cannot_be_loaded(tmp_path, capsys, plugin, message) -> None:
@@ -75,12 +67,7 @@ def test_a_plug_in_that_cannot_be_loaded(tmp_path, capsys, plugin, message) -> N
     ("name", "edit", "fields", "message"),
     [
         ("config.json", {"vocab_size": 12}, "", "has the token .*, and the model's vocabulary 12 tokens"),
-        (
-            "config.json",
-            {"max_position_embeddings": 4},
-            "",
-            "tokens and the model 4 positions .* no room for a response",
-        ),
+        ("config.json", {"max_position_embeddings": 4}, "", "and the model 4 positions .* no room for a response"),
         (
             "tokenizer_config.json",
             {"eos_token": None},

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
@@ -31,10 +31,8 @@ class Outer:
     ratio: Annotated[float, Field(allow_inf_nan=False)] = 0.5
     on: bool = False
     name: str = "a"
-    mode: Literal["left", "right"] = "left"
     inner: Inner = field(default_factory=Inner)
     maybe: Inner | None = None
-    limit: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     objective: CheckedObjective = field(default_factory=sspo)
     penalties: Penalties = field(default_factory=Penalties)
@@ -44,22 +42,16 @@ class Outer:
     ("assignment", "expected"),
     [
         ("count=3", Outer(count=3)),
-        ("ratio=1e-6", Outer(ratio=1e-6)),
         ("ratio=2", Outer(ratio=2.0)),
         ("on=true", Outer(on=True)),
         ("name=b=c", Outer(name="b=c")),
-        ("mode=right", Outer(mode="right")),
         ("inner.number=2", Outer(inner=Inner(2.0))),
         ('inner.stop=["</a>", ","]', Outer(inner=Inner(stop=("</a>", ",")))),
         ("inner.stop=</a>", Outer(inner=Inner(stop=("</a>",)))),
-        ("inner.stop=\n", Outer(inner=Inner(stop=("\n",)))),
         ("inner.stop=none", Outer(inner=Inner(stop=()))),
         ("inner.stop=('a', \"b\")", Outer(inner=Inner(stop=("a", "b")))),
-        ("inner.stop=(", Outer(inner=Inner(stop=("(",)))),
         ("maybe=none", Outer(maybe=None)),
-        ("limit=null", Outer(limit=None)),
         ("options.size=3", Outer(options={"size": 3})),
-        ("options.split=held_out", Outer(options={"split": "held_out"})),
         ("options.fields.question=q", Outer(options={"fields": {"question": "q"}})),
         ('options={"a": [1, 2]}', Outer(options={"a": [1, 2]})),
         ("objective.token_gate.tau_pos=0.4", Outer(objective=sspo(AtanLog(tau_neg=0.3, tau_pos=0.4)))),
@@ -95,18 +87,12 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
     [
         ("count", "'count' has no '='"),
         ("cont=3", "no field 'cont': did you mean 'count'? the fields here are count, ratio, on, name"),
-        ("count.x=3", "has no fields"),
         ("maybe.number=3", "maybe is None"),
-        ("count=1.5", "count is 1.5: it must be a valid integer"),
         ("ratio=fast", "ratio is 'fast': it must be a valid number"),
-        ("on=yes", "on is 'yes': it must be a valid boolean"),
-        ("mode=up", "mode is 'up': it must be 'left' or 'right'"),
-        ("options=[1]", "options is [1]: it must be a valid dictionary"),
         ("inner=3", "inner is a group of fields: set one, such as inner.number="),
         ("objective=sspo", "objective is the function sspo: it must be an objective, such as sspo()"),
         ("objective.token_gate.tau_pos=-1", "objective.token_gate.tau_pos=-1 is not valid"),
         ("objective=sspo(tau=1)", "cannot be read (sspo() got an unexpected keyword argument 'tau'): write a value"),
-        ("objective=sspo(", "cannot be read ('(' was never closed"),
         ("objective=mystery(1)", "mystery is neither a literal nor a known name"),
     ],
 )

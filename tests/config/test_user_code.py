@@ -32,6 +32,14 @@ def test_metrics_of_ones_own_that_are_wrong(tmp_path, body, message):
     assert message in str(caught.value)
 
 
+@pytest.fixture
+def default_dtype():
+    """Restores torch's default dtype and device after the test."""
+    yield
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

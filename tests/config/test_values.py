@@ -6,34 +6,20 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.recipe import load_recipe
-from tests.config.recipes import sentence, write
+from tests.config.recipes import write
 
 # arguments of the Run -> the message
 WRONG = {
     "num_updates='ten'": "num_updates is 'ten': it must be a valid integer",
     "num_updates=0": "num_updates is 0: it must be greater than or equal to 1",
-    "num_updates=True": "num_updates is True: it must be a valid integer",
-    "model='m'": "model is 'm': it must be",
-    "model=Model": "model is the class Model: it must be",
     "model=Model(path='')": "model.path is '': String should have at least 1 character",
     "model=Model(path='m', init='radnom')": "model.init is 'radnom': it must be 'pretrained' or 'random'",
-    "parallel=Parallel(sequence='yes')": "parallel.sequence is 'yes': it must be a valid boolean",
-    "prompts=Prompts(source='a', options=[1])": "prompts.options is [1]: it must be a valid dict",
-    "prompts=Prompts(source='a', without=['b'])": "prompts.without[0] is 'b': it must be",
     "rollouts=Rollouts(group_size=1)": "rollouts.group_size is 1: it must be greater than or equal to 2",
-    "rollouts=Rollouts(sampling=Sampling(temperature=math.inf))": "temperature is inf: it must be a finite number",
-    "rollouts=Rollouts(sampling=Sampling(top_p=1.5))": "rollouts.sampling.top_p is 1.5: it must be less than or equal",
-    "rollouts=Rollouts(sampling=Sampling(stop=[1]))": "rollouts.sampling.stop[0] is 1: it must be a valid string",
-    "reward=lambda prompts, responses: 0": "reward is the function <lambda>: it must be a valid string",
-    "optimizer=Optimizer(lr=math.nan)": "optimizer.lr is nan: it must be",
     "evaluation=Evaluation(sets={})": "evaluation.sets is {}: ",
     "evaluation=held_out(name='a/b')": "it must be a name of letters, digits, - and _",
     "name='a/b'": "name is 'a/b': it must be the plain name of a folder",
-    "name='..'": "name is '..': it must be the plain name of a folder",
     # objectives
     "objective='sspo'": "objective is 'sspo': it must be an objective, such as sspo()",
-    "objective=sspo": "objective is the function sspo: it must be an objective, such as sspo()",
-    "objective=SequenceObjective": "objective is the class SequenceObjective: it must be an objective",
     "objective=lambda a, b, c, d: None": "it must be an objective that returns Sums, whose loss is a finite scalar",
     "objective=lambda a, b: None": "that takes log_probs, old_log_probs, advantages, segments; on three tokens it",
     "objective=lambda a, b, c, d: 1 / 0": "on three tokens it raised ZeroDivisionError: division by zero",
@@ -65,7 +51,6 @@ CONTRADICTIONS = {
     "rollouts=Rollouts(overlong_buffer=513)": "rollouts.overlong_buffer is 513, more than",
     "rollouts=Rollouts(environment='codeact')": "set prompts.template to 'chat'",
     "rollouts=Rollouts(environment_options={'max_turns': 2})": "rollouts.environment_options is {'max_turns': 2}, but",
-    "rollouts=Rollouts(agent_options={'a': 2})": "rollouts.agent_options is {'a': 2}, but",
     "rollouts=Rollouts(agent='a:B'), penalties=Penalties(entropy_coef=.1)": "penalties are sums over sequences",
     "rollouts=Rollouts(agent='a:B'), objective=dapo()": "only a mean over sequences counts an episode",
     "rollouts=Rollouts(sampling=Sampling(top_p=.9)), old_policy='rollout'": "set top_p to 1",
@@ -73,12 +58,10 @@ CONTRADICTIONS = {
 }
 
 GOOD = {
-    "distributed_timeout=5": 5.0,
     "name='größe 2'": "größe 2",
     "output=Path('runs')": "runs",
     "output='~/runs'": str(Path.home() / "runs"),
     "reward_options={'a': [1, (2.5, None)], 'b': Path('x')}": {"a": [1, (2.5, None)], "b": Path("x")},
-    "warm_start=None": None,
 }
 
 
@@ -89,20 +72,7 @@ def test_a_wrong_value_is_named_with_its_field_and_its_remedy(tmp_path, fields, 
     assert message in str(caught.value) and str(caught.value).isprintable()
 
 
-def test_every_command_says_it_in_one_sentence(tmp_path, capsys) -> None:
-    assert sentence(write(tmp_path, "seed='x'"), capsys) == "seed is 'x': it must be a valid integer"
-
-
 @pytest.mark.parametrize(("fields", "value"), GOOD.items(), ids=GOOD)
 def test_a_value_becomes_one_of_its_fields_type(tmp_path, fields, value) -> None:
     found = getattr(load_recipe(str(write(tmp_path, fields))), fields.partition("=")[0])
     assert found == value and type(found) is type(value)
-
-
-def test_an_objective_of_ones_own(tmp_path) -> None:
-    path = write(tmp_path, "objective=mine")
-    path.write_text(
-        path.read_text() + "\n\ndef mine(log_probs, old_log_probs, advantages, segments):\n"
-        "    return sspo()(log_probs, old_log_probs, advantages, segments)\n"
-    )
-    assert getattr(load_recipe(str(path)).objective, "__name__", "") == "mine"
