@@ -29,20 +29,15 @@ def make_workplace(folder: Path) -> Workplace:
     return Workplace(folder)
 
 
-@pytest.fixture
-def workplace(tmp_path):
+def new_workplace(tmp_path_factory):
     """A new workplace for each test; all of its jobs are ended afterwards."""
-    made = make_workplace(tmp_path)
+    made = make_workplace(tmp_path_factory.mktemp("workplace"))
     yield made
     end_jobs(made)
 
 
-@pytest.fixture
-def other_workplace(tmp_path_factory):
-    """A second workplace, for a job at the same time as the first."""
-    made = make_workplace(tmp_path_factory.mktemp("other"))
-    yield made
-    end_jobs(made)
+workplace = pytest.fixture(new_workplace)
+other_workplace = pytest.fixture(new_workplace)  # for a job at the same time as the first
 
 
 def end_jobs(made: Workplace) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 CLUSTER = Path(os.environ.get("MEGATRON_SSPO_CLUSTER", "/tmp/megatron_sspo_cluster"))
+NEMO_RUN_PYTHON = Path(os.environ.get("NEMO_RUN_PYTHON", Path(sys.prefix).parent / ".venv-nemo-run" / "bin" / "python"))
 SERVER_PYTHON = Path(sys.prefix).parent / ".venv-sglang" / "bin" / "python"
 NODES = ("n1", "n2", "n3", "n4")
 _DAEMONS = ("slurmd", "slurmstepd")
@@ -25,6 +26,19 @@ def call(*command: str | Path) -> str:
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+def environment(**variables: object) -> dict[str, str]:
+    """Returns what a command that submits jobs has in its environment."""
+    given = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        "SLURM_CONF": CLUSTER / "etc" / "slurm.conf",
+        "HF_HUB_OFFLINE": 1,
+        "PYTHON": sys.executable,
+        "RANKS_PER_NODE": 1,
+        **variables,
+    }
+    return {name: str(value) for name, value in given.items()}
 
 
 def processes(node: str) -> dict[int, str]:
@@ -125,22 +139,11 @@ class Workplace:
         **variables: object,
     ) -> Job:
         """Runs `sbatch GPUS OPTIONS slurm/SCRIPT ARGUMENTS` with these variables; SCRIPT may be an absolute path."""
-        given = {
-            "PROJECT": ROOT,
-            "PYTHON": sys.executable,
-            "SERVER_PYTHON": SERVER_PYTHON,
-            "RUN": self.folder / "run",
-            "RANKS_PER_NODE": 1,
-            **variables,
-        }
-        environment = {
-            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-            "SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf"),
-            "HF_HUB_OFFLINE": "1",
-            **{name: str(value) for name, value in given.items()},
-        }
+        given = {"PROJECT": ROOT, "SERVER_PYTHON": SERVER_PYTHON, "RUN": self.folder / "run", **variables}
         command = ["sbatch", "--parsable", *gpus.split(), *options, str(ROOT / "slurm" / script), *arguments]
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment(**given), capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stderr
         self.jobs.append(Job(done.stdout.strip(), self.folder))
         return self.jobs[-1]

@@ -1,18 +1,14 @@
 """A training job through NeMo-Run's SlurmExecutor, which follows it to its end, through a warning and a requeue."""
 
-import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.cluster.slurm import CLUSTER, ROOT, Job, call
+from tests.cluster.slurm import NEMO_RUN_PYTHON, ROOT, Job, call, environment
 from tests.cluster.test_interruptions import attempts, hold_in_the_middle
 from tests.cluster.test_train import check_metrics
-
-PYTHON = Path(os.environ.get("NEMO_RUN_PYTHON", Path(sys.prefix).parent / ".venv-nemo-run" / "bin" / "python"))
 
 
 @pytest.fixture
@@ -23,24 +19,13 @@ def experiment(workplace):
     def start(**variables: str) -> tuple["subprocess.Popen[str]", Job]:
         options = "--nodes=2 --time=30 --gpus-per-node=2"
         command = [sys.executable, "-m", "megatron_sspo", "launch", f"{workplace.recipe}:embedded"]
-        environment = {
-            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-            "SERVER_NODES": "0",
-            "SERVERS_PER_NODE": "0",
-            "RANKS_PER_NODE": "1",
-            "RUN": f"{workplace.folder}/run",
-            "SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf"),
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": str(ROOT),
-            "NEMO_RUN_PYTHON": str(PYTHON),
-            "NEMORUN_HOME": f"{workplace.folder}/nemo",
-            **variables,
-        }
+        given = {"SERVER_NODES": 0, "SERVERS_PER_NODE": 0, "RUN": f"{workplace.folder}/run", **variables}
+        homes = {"PYTHONPATH": ROOT, "NEMO_RUN_PYTHON": NEMO_RUN_PYTHON, "NEMORUN_HOME": f"{workplace.folder}/nemo"}
         log = workplace.folder / "experiment.log"
         with log.open("w") as file:
             process = subprocess.Popen(
                 [*command, "--on", "nemo-run", f"--sbatch={options}"],
-                env=environment,
+                env=environment(**given, **homes),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,

@@ -11,31 +11,21 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import end_jobs
-from tests.cluster.slurm import CLUSTER, ROOT, Job, call, processes
+from tests.cluster.slurm import NEMO_RUN_PYTHON, ROOT, Job, call, environment, processes
+from tests.rows import sets
 
-NEMO_RUN_PYTHON = Path(os.environ.get("NEMO_RUN_PYTHON", Path(sys.prefix).parent / ".venv-nemo-run" / "bin" / "python"))
 ALL = (
-    *("--set", "parallel.data=1", "--set", "parallel.expert=1", "--set", "checkpoint_every=1"),
-    *("--set", "num_updates=4", "--vary", "objective={ours: sspo(), gspo: gspo()}"),
+    *sets("parallel.data=1", "parallel.expert=1", "checkpoint_every=1", "num_updates=4"),
+    *("--vary", "objective={ours: sspo(), gspo: gspo()}"),
 )
 SBATCH = "--nodes=1 --gpus-per-node=2 --time=30"
 
 
 def megatron_sspo(workplace, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    environment = {
-        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-        "SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf"),
-        "PYTHONPATH": str(ROOT),
-        "HF_HUB_OFFLINE": "1",
-        "PYTHON": sys.executable,
-        "RANKS_PER_NODE": "1",
-        "OMP_NUM_THREADS": "1",
-        "NEMO_RUN_PYTHON": str(NEMO_RUN_PYTHON),
-        "NEMORUN_HOME": f"{workplace.folder}/nemo",
-        **variables,
-    }
+    given = {"PYTHONPATH": ROOT, "OMP_NUM_THREADS": 1, "NEMO_RUN_PYTHON": NEMO_RUN_PYTHON, **variables}
     command = [sys.executable, "-m", "megatron_sspo", *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    variables = environment(NEMORUN_HOME=f"{workplace.folder}/nemo", **given)
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=900, check=False)
 
 
 def sweep(workplace, name: str, *words: str) -> tuple[str, ...]:
@@ -153,14 +143,3 @@ def test_each_run_is_an_experiment_of_nemo_run(workplace) -> None:
     here = megatron_sspo(workplace, *sweep(workplace, "here", "--seeds=3", "--at-once=2"))
     assert here.returncode == 0, here.stderr
     assert tables(workplace, "sweep") == tables(workplace, "here")
-
-
-def test_what_a_sweep_sets_itself_is_refused(workplace) -> None:
-    for words, variables, message in (
-        (["--sbatch=--array=0-3"], {}, "--sbatch has --array or --comment, which the sweep sets itself"),
-        ([f"--sbatch={SBATCH}"], {"RUN": "/x"}, "RUN is set, but each run of a sweep has its own folder"),
-        ([f"--sbatch={SBATCH}"], {"RANKS_PER_NODE": "4"}, "the layout needs 1 ranks"),
-    ):
-        command = sweep(workplace, "refused", "--on", "slurm", *words)
-        done = megatron_sspo(workplace, *command, **variables)
-        assert done.returncode == 2 and message in done.stderr, done.stderr

@@ -1,6 +1,5 @@
 """slurm/train.sbatch on several nodes, without interruptions."""
 
-import json
 import os
 import signal
 import stat
@@ -8,15 +7,15 @@ import subprocess
 import sys
 
 from megatron_sspo.weights.formats.hf_folder import HFFolder
-from tests.cluster.slurm import CLUSTER, ROOT, call, processes
+from tests.cluster.slurm import ROOT, call, environment, processes
+from tests.rows import rows
 
 
 def check_metrics(job, updates=10):
     """Checks that every update has exactly one row, and that the run has learned."""
-    rows = job.rows()
-    assert [row["update"] for row in rows] == list(range(1, updates + 1)), job.logs()
-    assert all(row["policy/grad_norm"] > 0 for row in rows)
-    evaluations = [json.loads(line) for line in (job.run / "evaluations.jsonl").read_text().splitlines()]
+    assert [row["update"] for row in job.rows()] == list(range(1, updates + 1)), job.logs()
+    assert all(row["policy/grad_norm"] > 0 for row in job.rows())
+    evaluations = rows(job.run / "evaluations.jsonl")
     assert [row["update"] for row in evaluations] == [0, updates]
     assert evaluations[1]["additions/reward"] > evaluations[0]["additions/reward"]
     assert HFFolder(job.run / "model").shapes()
@@ -37,10 +36,8 @@ def test_a_server_on_one_node_and_trainers_on_two(trained) -> None:
 
 def test_a_plain_srun_of_several_tasks_is_refused(workplace) -> None:
     command = ("srun", "--ntasks=2", sys.executable, "-m", "megatron_sspo", "train", workplace.recipe)
-    environment = {**os.environ, "SLURM_CONF": str(CLUSTER / "etc" / "slurm.conf"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=workplace.folder, env=environment, timeout=300, check=False
-    )
+    variables = environment(PYTHONPATH=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=workplace.folder, env=variables, timeout=300)
     assert done.returncode == 2, done.stderr
     assert "srun has started this command 2 times" in done.stderr
     assert not (workplace.folder / "runs").exists()

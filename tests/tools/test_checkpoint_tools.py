@@ -1,5 +1,6 @@
 """The programs that handle checkpoints, as a user starts them."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,8 @@ def run(*arguments):
     return run_python(*map(str, arguments), folder=ROOT, timeout=240)
 
 
-def convert(source, destination, to, *options):
-    return run("-m", "megatron_sspo", "convert", source, destination, "--to", to, *options)
-
-
-def compare_log_probs(*arguments):
-    return run(COMPARE, *arguments)
+def convert(source, destination, to):
+    return run("-m", "megatron_sspo", "convert", source, destination, "--to", to)
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +39,17 @@ def root(tmp_path_factory):
 @pytest.mark.parametrize("model", ["hf", "megatron"])
 def test_log_probs(root, tmp_path, model):
     (tmp_path / "text").write_text(" ".join(f"w{i}" for i in range(2, 90)))
-    done = compare_log_probs(root / model, "--hf", root / "hf", "--text", tmp_path / "text")
+    done = run(COMPARE, root / model, "--hf", root / "hf", "--text", tmp_path / "text")
     assert done.returncode == 0 and done.stdout.startswith("87 tokens: |Δ log π| mean "), done.stdout + done.stderr
 
 
 def test_log_probs_of_another_model(root, tmp_path):
-    convert(root / "megatron", tmp_path / "other", "hf")
+    shutil.copytree(root / "back", tmp_path / "other")
     content = load_file(tmp_path / "other" / "model.safetensors")
     content["model.norm.weight"] *= 1.5
     save_file(content, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "text").write_text(" ".join(f"w{i}" for i in range(2, 90)))
-    done = compare_log_probs(root / "megatron", "--hf", tmp_path / "other", "--text", tmp_path / "text")
+    done = run(COMPARE, root / "megatron", "--hf", tmp_path / "other", "--text", tmp_path / "text")
     assert done.returncode == 1, done.stdout
-    done = compare_log_probs(root / "hf", "--text", tmp_path / "nothing")
+    done = run(COMPARE, root / "hf", "--text", tmp_path / "nothing")
     assert done.returncode == 2 and "Traceback" not in done.stderr

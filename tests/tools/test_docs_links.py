@@ -22,12 +22,6 @@ NOT_OURS = re.compile(r"^(my_|mine|modeling|report\.md$|file\.py$|arguments\.py$
 FOLDERS = ("", "megatron_sspo", "docs", "slurm", "tests", "examples", "tools")
 
 
-def files() -> set[str]:
-    """Returns the paths of the repository's files."""
-    done = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    return set(done.stdout.splitlines())
-
-
 def test_links_within_the_site_and_out_of_it() -> None:
     text = "[a](data.md) [b](../megatron_sspo/loop.py) [c](../README.md#x) [d](https://a.b/c) [e](#f)\n"
     expected = "[a](data.md) [b](source/megatron_sspo/loop.py.md) [c](index.md#x) [d](https://a.b/c) [e](#f)\n"
@@ -35,12 +29,9 @@ def test_links_within_the_site_and_out_of_it() -> None:
     assert rewrite("[a](docs/data.md)", "README.md", {}) == "[a](data.md)"
     assert rewrite("[a](../docs/data.md)", "slurm/README.md", {}) == "[a](../../data.md)"
     assert list(outside_targets(text, "docs/rollouts.md", {})) == ["megatron_sspo/loop.py"]
+    code = "```\n[a](nothing.py)\n```\n"
+    assert rewrite(code, "docs/data.md", {}) == code
     assert page_of("docs/runs/a/metrics.jsonl").startswith("source/")
-
-
-def test_code_is_left_alone() -> None:
-    text = "```\n[a](nothing.py)\n```\n"
-    assert rewrite(text, "docs/data.md", {}) == text
 
 
 @pytest.mark.parametrize("link", ["nothing.md", "../megatron_sspo/nothing.py", "../../outside.py"])
@@ -54,34 +45,32 @@ def test_pages_of_sources() -> None:
     assert "* `policy/`" in source_page("megatron_sspo")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    path = str(page.relative_to(ROOT))
-    rewrite(page.read_text(encoding="utf-8"), path, GENERATED)
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """Returns the paths of the repository's files."""
+    done = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    return set(done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_named_files_exist(page: Path) -> None:
-    known = files()
-    names = {name.rpartition("/")[2] for name in known}
-    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
-    missing = []
-    for found in (name for span in spans for name in FILE.findall(span) if not NOT_OURS.match(name)):
-        if "/" not in found:
-            exists = found in names
-        else:
-            exists = any(str(Path(folder, found)) in known for folder in FOLDERS)
-        if not exists:
-            missing.append(found)
-    assert missing == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_named_tests_exist(page: Path) -> None:
+@pytest.fixture(scope="module")
+def code_of_tests() -> str:
     paths = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("packages/*/tests/*.py")]
-    code = "".join(path.read_text(encoding="utf-8") for path in paths)
-    names = re.findall(r"`(test_\w+)(?:…)?`", page.read_text(encoding="utf-8"))
-    assert [name for name in names if f"def {name}" not in code] == []
+    return "".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_files_and_tests_that_a_page_names_exist(page: Path, known: set[str], code_of_tests: str) -> None:
+    text = page.read_text(encoding="utf-8")
+    rewrite(text, str(page.relative_to(ROOT)), GENERATED)
+    names = {name.rpartition("/")[2] for name in known}
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    files = {name for span in spans for name in FILE.findall(span) if not NOT_OURS.match(name)}
+    assert not {name for name in files if "/" not in name} - names
+    assert not [
+        name for name in files if "/" in name and not any(str(Path(folder, name)) in known for folder in FOLDERS)
+    ]
+    tests = re.findall(r"`(test_\w+)(?:…)?`", text)
+    assert [name for name in tests if f"def {name}" not in code_of_tests] == []
 
 
 def test_the_makefile_installs_the_versions_of_the_extra() -> None:

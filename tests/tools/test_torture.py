@@ -47,13 +47,10 @@ def whole():
     return [line(update, prompts) for update, prompts in enumerate(PROMPTS, start=1)]
 
 
-def test_an_audit_without_errors(check):
+def test_what_was_lost_in_a_kill_and_made_again_counts_once(check):
     found = check(whole())
     assert not found.errors
     assert (found.updates_lost, found.rollouts_lost, found.rollouts_doubled) == (0, 0, 0)
-
-
-def test_what_was_lost_in_a_kill_and_made_again_counts_once(check):
     lines = [*whole()[:2], line(2, PROMPTS[1], attempt=2), line(3, PROMPTS[2], attempt=2)]
     found = check(lines)
     assert not found.errors
