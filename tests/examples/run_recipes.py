@@ -20,6 +20,7 @@ from megatron_sspo.evaluation.sets import held_out_streams
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.types import Prompt
 from tests.examples import tiny_paper_models
+from tests.rows import sets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Overrides of everything that is too large for a laptop. Data, reward, objective, evaluation etc. are the recipe's.
@@ -81,7 +82,7 @@ def run(recipe: str, folder: Path) -> dict[str, float]:
         changes |= {"rollouts.environment_options.max_turns": "3"}
     if "a3b_math" in recipe:  # one recipe keeps its own layout: experts sharded over processes
         changes |= {"parallel.data": "2", "parallel.expert": "2"}
-    options = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
+    options = sets(*(f"{name}={value}" for name, value in changes.items()))
     path = str(EXAMPLES / f"{recipe}.py")
     started = time.perf_counter()
     assert main(["train", path, *options]) == 0

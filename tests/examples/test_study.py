@@ -11,14 +11,10 @@ from examples.study.run import command, grid
 from megatron_sspo.__main__ import main
 from megatron_sspo.objective import AtanLog, Clip, Pessimistic, Segments, SequenceObjective
 from tests.objective.test_gates import gradient_of_log_gate
+from tests.rows import sets
 
 OBJECTIVES = {name: value for name, value in vars(objectives).items() if isinstance(value, SequenceObjective)}
-_TINY_MODEL = [
-    "--set",
-    "model.path=examples/study/tiny_dense",
-    "--set",
-    "model.init=random",
-]  # the real one is a download
+_TINY_MODEL = sets("model.path=examples/study/tiny_dense", "model.init=random")  # the real one is a download
 GATES = [objectives.Mask(0.2, 0.3), objectives.BySign(Pessimistic(AtanLog()), AtanLog())]
 
 
@@ -32,10 +28,8 @@ def test_the_weight_is_the_derivative(gate, advantage) -> None:
 
 def test_a_mask_is_a_clip_on_both_sides() -> None:
     log_ratio = torch.tensor([0.5, 1.5]).log()
-    positive, negative = torch.tensor(1.0), torch.tensor(-1.0)
-    assert Clip(0.2, 0.2).weight(log_ratio, positive).tolist() == [1, 0]
-    assert Clip(0.2, 0.2).weight(log_ratio, negative).tolist() == [0, 1]
-    for sign in (positive, negative):
+    for sign, clipped in ((torch.tensor(1.0), [1, 0]), (torch.tensor(-1.0), [0, 1])):
+        assert Clip(0.2, 0.2).weight(log_ratio, sign).tolist() == clipped
         assert objectives.Mask(0.2, 0.2).weight(log_ratio, sign).tolist() == [0, 0]
 
 
@@ -67,11 +61,6 @@ def test_each_cell_is_in_one_sweep() -> None:
         for rate in sweep.rates
     )
     assert [cell for cell, count in cells.items() if count > 1 and cell[3] != 1] == []  # the search is of μ = 1, too
-
-
-def test_each_sweep_can_be_named_in_a_list() -> None:
-    """`--only` takes names with commas between them."""
-    assert not [name for name in SWEEPS if "," in name]
 
 
 @pytest.mark.parametrize("name", SWEEPS)

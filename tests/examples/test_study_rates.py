@@ -32,14 +32,9 @@ def fill(areas: dict[tuple[float, int], float], best: float) -> None:
         areas |= {(rate, seed): (0.9, 0.9, 0.4)[seed] if rate == best else 0.7 for seed in range(3)}
 
 
-def test_the_best_mean_area_is_chosen(finished) -> None:
+def test_the_best_mean_area_of_a_finished_search_is_chosen(finished) -> None:
     fill(finished, best=3e-4)
     assert rates.chosen(SEARCH, Path()) == 3e-4
-    assert rates.extension(SEARCH, Path()) is None
-
-
-def test_a_search_that_is_not_finished_chooses_nothing(finished) -> None:
-    fill(finished, best=3e-4)
     del finished[1e-4, 2]
     assert rates.extension(SEARCH, Path()) is None
     with pytest.raises(rates.UserError, match="lr\\* of long_sums is not known, because search-long-sums lacks"):
@@ -79,14 +74,6 @@ def test_the_driver_extends_a_search_and_takes_its_choice(finished, monkeypatch)
         ("warm_long_sums", "2", ""),
         ("long_sums", "2", "[0.003]"),
     ]
-
-
-def test_cells_without_a_search_are_refused(tmp_path, capsys) -> None:
-    assert run.main(["--only", "dense sums", "--output", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        f"error: lr* of dense_sums is not known, because {tmp_path}/search-dense-sums lacks finished runs: run it to "
-        'its end with --only "search dense sums"\n'
-    )
 
 
 def test_cells_are_made_again_by_objective(tmp_path, monkeypatch, capsys) -> None:

@@ -23,18 +23,14 @@ EQUATION = re.compile(r"(\d[+\d]*)=(\d+)")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_and_its_warm_start(name) -> None:
-    run, start = check(getattr(recipes, name)()), check(getattr(recipes, f"warm_{name}")())
+    """Recipes differ from `sums` in the task or the model only."""
+    run, start, sums = check(getattr(recipes, name)()), check(getattr(recipes, f"warm_{name}")()), recipes.sums()
     assert run.warm_start is None and start.warm_start is not None
     assert run.model == start.model and run.parallel.num_processes == 1
     assert run.evaluation == start.evaluation and run.prompts == start.prompts
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_recipes_differ_from_sums_in_the_task_or_the_model_only(name) -> None:
-    run, sums = getattr(recipes, name)(), recipes.sums()
     task = {"prompts": sums.prompts, "rollouts": sums.rollouts, "evaluation": sums.evaluation}
     changed = {"long_sums": task, "dense_sums": {"model": sums.model}}.get(name, {})
-    assert replace(run, name="sums", **changed) == sums
+    assert replace(getattr(recipes, name)(), name="sums", **changed) == sums
 
 
 def test_the_pretrained_model_has_the_recipe_of_its_example() -> None:
@@ -72,14 +68,12 @@ def test_a_demonstration_goes_on_with_its_slip() -> None:
 
 
 def test_demonstrations_are_right_but_for_their_share_of_slips() -> None:
+    """And every step of a right one is true."""
     found = rows(size=400, wrong_fraction=0.5)
     pairs = [(Prompt(id=row.id, tokens=(), answer=row.answer), row.demonstration) for row in found]
     scores = reward(exact=True).score([prompt for prompt, _ in pairs], [text for _, text in pairs])
     assert all(score["format"] == 1 for score in scores)
     assert sum(score["answer"] for score in scores) == 200
-
-
-def test_every_step_of_a_right_demonstration_is_true() -> None:
     for row in rows(size=200):
         operands = row.question.removesuffix("=").split("+")
         assert int(row.answer) == sum(map(int, operands))

@@ -15,6 +15,7 @@ from examples.study.report import main
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_page_is_that_of_the_collected_results(tmp_path) -> None:
     """The third line, which names the commits of the runs, is written by hand."""
     assert main(["--output", str(tmp_path)]) == 0
@@ -84,9 +85,7 @@ def test_a_paired_difference_by_scipy() -> None:
 def test_pairs_are_of_one_seed() -> None:
     """A difference that is the same in every seed has no spread, however much the seeds differ."""
     found = statistics.paired_difference({0: 0.2, 1: 0.9, 2: 0.5}, {2: 0.4, 0: 0.1, 1: 0.8})
-    assert found is not None
-    assert found.estimate.low == pytest.approx(0.1) and found.estimate.high == pytest.approx(0.1)
-    assert found.p == pytest.approx(2 / 10_001)
+    assert found is not None and (found.estimate.low, found.estimate.high) == pytest.approx((0.1, 0.1))
     assert statistics.paired_difference({0: 0.5}, {1: 0.5}) is None
 
 

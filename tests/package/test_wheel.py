@@ -15,9 +15,11 @@ import pytest
 import torch
 
 import megatron_sspo
+from tests.rows import rows, sets
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = sorted((ROOT / "packages").iterdir())
+FEW = sets("num_updates=2", "warm_start.updates=2", "rollouts.prompts_per_update=2")
 pytestmark = pytest.mark.slow
 
 
@@ -54,16 +56,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(folder, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "src"))
     [sdist], [built] = folder.glob("*.tar.gz"), folder.glob("*.whl")
     for library in LIBRARIES:
-        run(
-            folder,
-            "-m",
-            "build",
-            "--no-isolation",
-            "--wheel",
-            "--outdir",
-            str(folder),
-            str(folder / "src" / "packages" / library.name),
-        )
+        source = folder / "src" / "packages" / library.name
+        run(folder, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(source))
     run(folder, "-m", "twine", "check", "--strict", str(sdist), str(built))
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
@@ -126,11 +120,12 @@ def test_it_works_in_an_empty_folder_without_the_checkout(installed: Path, tmp_p
     where = "import megatron_sspo; print(megatron_sspo.__file__)"
     assert run(tmp_path, "-c", where, path=installed).startswith(str(installed))
     command("new", "mine", folder=tmp_path)
-    few = ["num_updates=2", "warm_start.updates=2", "rollouts.prompts_per_update=2", "evaluation=None"]
-    command("train", "recipe.py", *(word for value in few for word in ("--set", value)))
+    command("train", "recipe.py", *FEW, "--profile", "2")
     run_folder = tmp_path / "mine" / "runs" / "reverse"
     assert (run_folder / "model" / "config.json").exists()
-    assert len((run_folder / "metrics.jsonl").read_text().splitlines()) == 2
+    assert [row["update"] for row in rows(run_folder / "metrics.jsonl")] == [1, 2]
+    assert {"held_out/pass@1", "held_out/digits"} <= set(rows(run_folder / "evaluations.jsonl")[-1])
+    assert [path.name for path in (run_folder / "profile").iterdir()] == ["updates-2-2-rank-0.json.gz"]
     (run_folder / "curves.png").unlink()
     command("plot", "runs/reverse")
     assert (run_folder / "curves.png").exists()
@@ -188,18 +183,8 @@ def test_pip_installs_it_on_a_fresh_machine(wheel: Path, tmp_path: Path) -> None
         return done.stdout
 
     def install(what: str) -> None:
-        fresh(
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "-c",
-            str(pinned),
-            "--find-links",
-            str(wheel.parent),
-            what,
-        )
+        quiet = ("--quiet", "--disable-pip-version-check")
+        fresh("-m", "pip", "install", *quiet, "-c", str(pinned), "--find-links", str(wheel.parent), what)
 
     install(str(wheel))
     program = (
@@ -209,7 +194,5 @@ def test_pip_installs_it_on_a_fresh_machine(wheel: Path, tmp_path: Path) -> None
     assert fresh("-c", program).strip() == "-2.0"
     install(f"{wheel}[train]")
     fresh("-m", "megatron_sspo", "new", "mine")
-    few = ("num_updates=2", "warm_start.updates=2", "rollouts.prompts_per_update=2", "evaluation=None")
-    words = [word for value in few for word in ("--set", value)]
-    fresh("-m", "megatron_sspo", "train", "recipe.py", *words, folder=tmp_path / "mine")
+    fresh("-m", "megatron_sspo", "train", "recipe.py", *FEW, folder=tmp_path / "mine")
     fresh("-m", "megatron_sspo", "plot", "runs/reverse", folder=tmp_path / "mine")

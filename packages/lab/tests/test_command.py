@@ -97,7 +97,7 @@ def test_runs_of_each_seed_start_from_a_folder_of_their_own(tmp_path, sweep) -> 
     assert "is the folder of a run for some seeds and of a model for others" in sweep(start, "--seeds=3")[2]
 
 
-def test_a_job_array_and_an_experiment(tmp_path, sweep) -> None:
+def test_a_job_array_and_an_experiment(tmp_path, sweep, monkeypatch) -> None:
     code, out, _ = sweep(*VARY, "--on=slurm", "--sbatch=--time=9 --nodes=2", "--at-once=3")
     folder = tmp_path / "sweep"
     log = f"--output={folder}/logs/%x-%A_%a.out"
@@ -110,6 +110,9 @@ def test_a_job_array_and_an_experiment(tmp_path, sweep) -> None:
     line = out.splitlines()[3]
     assert line.startswith(f"RUN={folder}/objective=gspo,updates_per_sync=8,seed=0 SERVER_NODES=0 SERVERS_PER_NODE=0")
     assert f"--on nemo-run '--sbatch=--nodes=1 --time=9 '\"'\"'--comment=sweep {folder} run 3'\"'\"''" in line
+    monkeypatch.setenv("RUN", "/x")
+    code, _, error = sweep(*VARY, "--on=slurm", "--sbatch=--time=9")
+    assert code == 2 and "RUN is set, but each run of a sweep has its own folder" in error
 
 
 def test_shares_of_the_machine(monkeypatch) -> None:

@@ -82,10 +82,6 @@ def test_an_attack_is_contained_and_leaves_nothing(
     assert patient.run("print(6 * 7)").stdout == "42\n", "the next program is not touched by it"
 
 
-def test_there_are_enough_attacks() -> None:
-    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 30
-
-
 def test_attacks_succeed_without_a_sandbox(host: dict[str, Any]) -> None:
     """Runs harmless attacks without a sandbox, to show that `THROUGH` is printed at all."""
     harmless = {"tcp to a listener of the host", "an abstract socket of the host", "reading files of the host"}

@@ -92,8 +92,10 @@ def test_processes_that_get_their_memory_one_after_the_other_are_within_the_limi
     assert int(result.stdout) <= 2, "the kernel killed each process for the next one, and all three were counted"
 
 
-@pytest.mark.parametrize("late", [attacks.REACH, attacks.FLOOD, next(iter(attacks.FORGED_VERDICTS.values()))])
-@pytest.mark.parametrize("tries", [4, math.inf])
+@pytest.mark.parametrize(
+    ("late", "tries"),
+    [(attacks.REACH, 4), (next(iter(attacks.FORGED_VERDICTS.values())), 4), (attacks.FLOOD, math.inf)],
+)
 def test_an_attack_that_is_not_over_in_time_is_tried_again(monkeypatch, late: str, tries: float) -> None:
     """If it never is, it is not known whether it succeeds, so the sandbox is refused."""
     made = Sandbox(LIMITS)
@@ -157,15 +159,11 @@ def test_a_limit_under_which_nothing_runs_is_named(sandbox, monkeypatch, limit: 
     [
         ({"limits": {"processes": 5}, "url": "http://127.0.0.1:1"}, "set on the server"),
         ({"limits": {"cpus": 5}}, r"no option cpus: its options are wall_seconds, "),
-        ({"limits": {"wall_seconds": 0}}, "wall_seconds"),
         ({"limits": {"processes": 1.5}}, "processes is 1.5: it must be an integer"),
-        ({"limits": {"open_files": "9"}}, "open_files"),
         ({"packages": ["no-such-thing"]}, "'no-such-thing' is not installed here: pip install"),
         ({"python": "/no/such/python"}, "/no/such/python does not run"),
-        ({"python": "/bin/true"}, "/bin/true does not run"),
         ({"cgroup": "/tmp"}, "no group with a memory limit can be made in /tmp"),
         ({"url": "ftp://host/"}, "it must be like http://"),
-        ({"url": "127.0.0.1:80"}, "it must be like http://"),
     ],
 )
 def test_an_unusable_option_is_named(options, message: str) -> None:

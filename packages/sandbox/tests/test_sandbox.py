@@ -36,7 +36,7 @@ def test_a_program_has_its_input_and_a_folder(patient: Sandbox) -> None:
 
 
 def test_output_is_cut_off_and_what_came_before_is_kept(sandbox: Sandbox) -> None:
-    result = sandbox.run("import sys\nprint('first')\nwhile True: print('x' * 1000)")
+    result = sandbox.run("print('first')\nwhile True: print('x' * 1000)")
     assert result.end_reason == "output"
     assert result.stdout.startswith("first\n") and len(result.stdout) == LIMITS.output_bytes
     assert sandbox.run("import time; time.sleep(1000)", seconds=0.2).seconds < LIMITS.wall_seconds
@@ -47,12 +47,10 @@ def test_output_is_cut_off_and_what_came_before_is_kept(sandbox: Sandbox) -> Non
     [
         ("pass", "ok", 0),
         ("import sys; sys.exit(3)", "error", 3),
-        ("1/0", "error", 1),
         ("(", "error", 1),
         ("import os; os.abort()", "crash", 134),
         ("import os; os.kill(os.getpid(), 9)", "crash", 137),
         ("while True: pass", "time", None),
-        ("print('x' * 10**6)", "output", None),
         ("x = [bytearray(1 << 20) for _ in range(10**6)]", "memory", 1),
     ],
 )
@@ -70,11 +68,7 @@ def test_the_limit_on_cpu_seconds_is_a_time_out() -> None:
 
 def test_a_traceback_shows_only_the_program(sandbox: Sandbox) -> None:
     stderr = sandbox.run("def f():\n    return 1 / 0\nf()").stderr
-    assert stderr.splitlines()[:3] == [
-        "Traceback (most recent call last):",
-        '  File "program.py", line 3, in <module>',
-        "    f()",
-    ]
+    assert stderr.startswith('Traceback (most recent call last):\n  File "program.py", line 3, in <module>\n    f()\n')
     assert "sandbox" not in stderr
     assert sandbox.run("x = = 1").stderr.startswith('  File "program.py", line 1')
 
@@ -92,18 +86,11 @@ def test_the_standard_library_is_there(patient: Sandbox) -> None:
 
 
 def test_threads_share_a_sandbox_and_each_call_has_its_own(patient: Sandbox) -> None:
-    results: dict[int, str] = {}
+    def work(n: int) -> str:
+        return patient.run(f"import os, time\nopen('x{n}', 'w')\ntime.sleep(0.2)\nprint(os.listdir('.'), {n})").stdout
 
-    def work(n: int) -> None:
-        program = f"import os, time\nopen('x{n}', 'w')\ntime.sleep(0.2)\nprint(os.listdir('.'), {n})"
-        results[n] = patient.run(program).stdout
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert results == {n: f"['x{n}'] {n}\n" for n in range(8)}
+    with ThreadPoolExecutor(8) as threads:
+        assert [*threads.map(work, range(8))] == [f"['x{n}'] {n}\n" for n in range(8)]
     if os.getuid() == 0:
         uids = {slot.uid for slot in patient._free}
         assert len(uids) == len(patient._free) > 1, "each has a user of its own"
@@ -130,25 +117,14 @@ def test_what_a_killed_trainer_has_left_in_a_group_is_killed() -> None:
 def test_close_leaves_no_process_file_or_cgroup() -> None:
     made = Sandbox(Limits(wall_seconds=600.0, cpu_seconds=600))
     folder = made._image.folder
-    errors: list[Exception] = []
-
-    def work() -> None:
-        try:
-            made.run("import time\ntime.sleep(1000)")
-        except SandboxBroken as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(processes_of(made)) >= 6)
-    session = made.session()
-    assert session.execute("1") == "1\n"
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(made.run, "import time\ntime.sleep(1000)") for _ in range(2)]
+        wait_until(lambda: len(processes_of(made)) >= 6)
+        session = made.session()
+        assert session.execute("1") == "1\n"
+        made.close()
     made.close()
-    for thread in threads:
-        thread.join(60)
-    made.close()
-    assert [str(error) for error in errors] == ["the sandbox was closed"] * 2
+    assert [str(one.exception()) for one in running] == ["the sandbox was closed"] * 2
     assert session.execute("1") == "[the session is over]"
     assert processes_of(made) == [] and not folder.exists()
     assert not [
@@ -315,9 +291,6 @@ def test_a_cgroup_limits_all_processes_together(patient: Sandbox) -> None:
 
 
 def test_a_filter_for_each_architecture() -> None:
-    for machine in ("x86_64", "aarch64"):
-        program = seccomp_filter(machine)
-        assert len(program) % 8 == 0 and len(program) > 8 * 100
     assert seccomp_filter("x86_64") != seccomp_filter("aarch64")
     with pytest.raises(SandboxError, match="riscv64"):
         seccomp_filter("riscv64")
