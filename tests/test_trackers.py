@@ -3,8 +3,7 @@
 import logging
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -17,35 +16,19 @@ CONFIG = {"optimizer": {"lr": 0.001}}
 ROW = {"update": 3, "held_out/pass@1/low": 0.5, "policy/loss": -1 / 3}
 
 
-class Recorder:
-    """A module and its runs: every call of a function becomes a row of `calls`."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, tuple, dict]] = []
-        self.info = SimpleNamespace(run_id="r1")
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*given: Any, **named: Any) -> "Recorder":
-            self.calls.append((name, given, named))
-            return self
-
-        return call
-
-    def of(self, name: str) -> list[tuple[tuple, dict]]:
-        return [(given, named) for called, given, named in self.calls if called == name]
-
-
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch):
-    """A function that replaces a tracker's library by a recorder, and returns it."""
+    """A function that replaces a tracker's library by a mock, which is also its runs, and returns it."""
 
-    def replace(name: str) -> Recorder:
-        recorder = Recorder()
+    def replace(name: str) -> Mock:
+        mock = Mock(**{"info.run_id": "r1"})
+        for begin in (mock.init, mock.start_run, mock.SummaryWriter):
+            begin.return_value = mock
         module = f"megatron_sspo.trackers.{name.rpartition('.')[2]}"
         for key in (name, module):  # which are restored after the test
-            monkeypatch.setitem(sys.modules, key, recorder)
+            monkeypatch.setitem(sys.modules, key, mock)
         del sys.modules[module]
-        return recorder
+        return mock
 
     return replace
 
@@ -62,8 +45,8 @@ def attempt(folder: Path, tracking: Tracking, *, first_step: int = 0) -> None:
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path, library) -> None:
     recorder = library("torch.utils.tensorboard")
     attempt(tmp_path, Tracking(tensorboard=True), first_step=2)
-    assert recorder.of("SummaryWriter") == [((str(tmp_path / "tensorboard"),), {"purge_step": 2})]
-    assert [given for given, _ in recorder.of("add_scalar")] == [(k, v, 3) for k, v in ROW.items() if k != "update"]
+    recorder.SummaryWriter.assert_called_once_with(str(tmp_path / "tensorboard"), purge_step=2)
+    assert recorder.add_scalar.call_args_list == [call(k, v, 3) for k, v in ROW.items() if k != "update"]
 
 
 @pytest.mark.parametrize("name", ["wandb", "swanlab", "trackio"])
@@ -72,23 +55,21 @@ def test_all_attempts_at_a_run_are_one_run_of_the_tracker(tmp_path: Path, librar
     tracking = Tracking(wandb_project="p") if name == "wandb" else Tracking(others={name: {"project": "p"}})
     for _ in range(2):
         attempt(tmp_path, tracking)
-    (_, first), (_, second) = recorder.of("init")
+    (_, first), (_, second) = recorder.init.call_args_list
     assert first == second and first["project"] == "p" and first["config"] == CONFIG and first["resume"] == "allow"
     assert (tmp_path / f"{name}_id").read_text() in str(first)
     values = {key: value for key, value in ROW.items() if key != "update"}
-    assert recorder.of("log") == [((values,), {"step": 3})] * 2 and len(recorder.of("finish")) == 2
+    assert recorder.log.call_args_list == [call(values, step=3)] * 2 and recorder.finish.call_count == 2
 
 
 def test_mlflow_continues_its_run_and_gets_names_that_it_allows(tmp_path: Path, library) -> None:
     recorder = library("mlflow")
     for _ in range(2):
         attempt(tmp_path, Tracking(others={"mlflow": {"experiment": "e"}}))
-    assert recorder.of("start_run") == [((), {"run_name": "name"}), ((), {"run_id": "r1"})]
-    assert recorder.of("log_metrics")[0] == (
-        ({"held_out/pass_1.low": 0.5, "policy/loss": -1 / 3},),
-        {"step": 3, "synchronous": False},
-    )
-    assert recorder.calls[-1][0] == "end_run"
+    assert recorder.start_run.call_args_list == [call(run_name="name"), call(run_id="r1")]
+    values = {"held_out/pass_1.low": 0.5, "policy/loss": -1 / 3}
+    assert recorder.log_metrics.call_args == call(values, step=3, synchronous=False)
+    assert recorder.end_run.call_count == 2
 
 
 def test_rows_wait_for_one_of_an_earlier_update(tmp_path: Path, library) -> None:
@@ -96,10 +77,10 @@ def test_rows_wait_for_one_of_an_earlier_update(tmp_path: Path, library) -> None
     writer = metrics_files.MetricsWriter(tmp_path, Tracking(wandb_project="p"), "name", CONFIG, first_step=0)
     writer.hold()
     writer.write(metrics_files.METRICS, {"update": 4, "x": 1.0})
-    assert recorder.of("log") == [] and metrics_files.read(tmp_path / metrics_files.METRICS), "it is on disk"
+    assert not recorder.log.called and metrics_files.read(tmp_path / metrics_files.METRICS), "it is on disk"
     writer.write(metrics_files.EVALUATIONS, {"update": 3, "y": 2.0})
     writer.release()
-    assert [named["step"] for _, named in recorder.of("log")] == [3, 4]
+    assert [named["step"] for _, named in recorder.log.call_args_list] == [3, 4]
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no answer\nat all"), SystemExit(0)])
@@ -107,26 +88,20 @@ def test_rows_wait_for_one_of_an_earlier_update(tmp_path: Path, library) -> None
 def test_a_tracker_that_fails_later_is_left_out(tmp_path, library, caplog, monkeypatch, part, when, error) -> None:
     monkeypatch.setattr(logging.getLogger("megatron_sspo"), "propagate", True)
 
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
     recorder, other = library("wandb"), library("trackio")
-    setattr(recorder, part, fail)
+    setattr(recorder, part, Mock(side_effect=error))
     attempt(tmp_path, Tracking(wandb_project="p", others={"trackio": {"project": "p"}}))
     assert f"wandb gets no metrics {when}, because it failed" in caplog.text
-    assert len(other.of("log")) == len(other.of("finish")) == 1
+    assert other.log.call_count == other.finish.call_count == 1
     assert len(metrics_files.read(tmp_path / metrics_files.METRICS)) == 1
 
 
 def test_a_tracker_that_does_not_start_is_named_and_those_before_it_are_finished(tmp_path, library) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no key")
-
     first, second = library("wandb"), library("trackio")
-    second.init = fail  # type: ignore[method-assign]
+    second.init.side_effect = ConnectionError("no key")
     with pytest.raises(UserError, match=r"the tracker trackio does not start \(.*no key\): set it up, or leave it out"):
         attempt(tmp_path, Tracking(wandb_project="p", others={"trackio": {"project": "p"}}))
-    assert len(first.of("finish")) == 1
+    assert first.finish.call_count == 1
 
 
 @pytest.mark.parametrize(

@@ -62,17 +62,6 @@ def bare() -> Run:
     return replace(recipe(), warm_start=None, evaluation=None, checkpoint_every=0)
 
 
-def stopped_in_the_end() -> Run:
-    """Its last evaluation has another set after the one that asks it to end."""
-    sets = {
-        "first": HeldOut(
-            prompts=additions(4, "held_out"), reward="PLUGINS:stopping", reward_options={"run": str(HERE / "run")}
-        ),
-        "second": HeldOut(prompts=additions(4, "held_out")),
-    }
-    return replace(bare(), num_updates=2, evaluation=Evaluation(sets=sets))
-
-
 def held_out() -> dict[str, HeldOut]:
     return {
         "sums": HeldOut(prompts=additions(16, "held_out")),
@@ -114,14 +103,18 @@ class Workshop:
                 os.killpg(process.pid, signal.SIGKILL)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
-    def kill_when(self, happened: Callable[[], bool], *arguments: str) -> None:
-        """Starts the command line and sends SIGKILL to that process only, once `happened` returns True."""
-        process = self.start(*arguments)
+    def wait_for(self, happened: Callable[[], bool], process: Python) -> None:
+        """Waits until `happened` returns True; fails if the process ends before."""
         deadline = time.monotonic() + 240
         while not happened():
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+    def kill_when(self, happened: Callable[[], bool], *arguments: str) -> None:
+        """Starts the command line and sends SIGKILL to that process only, once `happened` returns True."""
+        process = self.start(*arguments)
+        self.wait_for(happened, process)
         process.kill()
         process.wait()
         self.assert_nobody_left()

@@ -61,27 +61,8 @@ class Held(Scores):
 
 
 def held(folder: str, after: int) -> Held:
-    """Returns the reward of tests that kill an evaluation."""
+    """Returns the reward of tests that kill or stop an evaluation."""
     return Held(Path(folder), after)
-
-
-class Stopping(Scores):
-    """A reward that asks its run to end, once, when it scores and there is a checkpoint."""
-
-    def __init__(self, run: Path) -> None:
-        super().__init__("none")
-        self._run = run
-
-    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-        if any((self._run / "checkpoints").glob("update-*")) and not (self._run / "asked").exists():
-            (self._run / "asked").touch()
-            (self._run / "stop").touch()
-        return super().score(prompts, responses)
-
-
-def stopping(run: str) -> Stopping:
-    """Returns the reward of tests that end a run in its last evaluation."""
-    return Stopping(Path(run))
 
 
 class Odd:
@@ -178,12 +159,12 @@ def served(model_path: Path, events: str) -> Served:
 
 
 class Constant(Scores):
+    """A reward that is 0.5 for every response."""
+
     def _parts(self, prompt: Prompt, response: str) -> dict[str, float]:
-        return self._found
+        return {"answer": 0.5}
 
 
-def constant(**parts: float) -> Constant:
-    """Returns a reward that is the same for every response: 0.5 unless it has other parts."""
-    reward = Constant("none")
-    reward._found = parts or {"answer": 0.5}
-    return reward
+def constant() -> Constant:
+    """Returns the reward of runs that learn nothing."""
+    return Constant("none")

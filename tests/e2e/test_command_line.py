@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megatron_sspo.__main__ import main
+from tests.rows import rows, sets
 
 pytestmark = pytest.mark.slow
 
@@ -40,10 +40,6 @@ def test_a_whole_run_leaves_its_numbers_and_a_model_that_transformers_loads(whol
     assert torch.isfinite(model(tokens).logits).all()
 
 
-def rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_what_is_left_out_of_the_prompts_is_said_and_listed(workshop) -> None:
     sums = {"train": ["1+1=", "1+2=", "1+3=", "12+34=", "2+2="], "test": ["1 + 1 =", "2+1="]}
     for name, questions in sums.items():
@@ -63,8 +59,7 @@ def overlapping() -> Run:
     )
     finished = workshop.run("train", f"{workshop.recipe}:overlapping")
     assert finished.returncode == 0, finished.stderr
-    listed = (workshop.folder / "run" / "dropped_prompts.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in listed] == [
+    assert rows(workshop.folder / "run" / "dropped_prompts.jsonl") == [
         {"id": "train.jsonl:1", "reason": "repeats an evaluation question", "detail": "the text of test.jsonl:1"},
         {"id": "train.jsonl:4", "reason": "has more than 5 tokens", "detail": "6 tokens"},
     ]
@@ -111,14 +106,16 @@ def one_line(capsys) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "rollouts.grup_size=4"], "no field 'rollouts.grup_size': did you mean 'group_size'?"),
-        (["--set", "optimizer.lr=fast"], "optimizer.lr is 'fast': it must be a valid number"),
-        (["--set", "reward_options.wokers=2"], "has no option wokers: its options are spoilt_prompt"),
-        (["--set", "prompts.max_tokens=3"], "raise prompts.max_tokens to"),
-        (["--set", "model.path=/nowhere"], "/nowhere has no config.json: set model.path to a Hugging Face folder"),
-        (["--set", "model.init=pretrained"], "holds no safetensors"),
-        (["--set", "tracking.wandb_project=x"], "wandb, which is not installed"),
+        (sets("rollouts.grup_size=4"), "no field 'rollouts.grup_size': did you mean 'group_size'?"),
+        (sets("optimizer.lr=fast"), "optimizer.lr is 'fast': it must be a valid number"),
+        (sets("reward_options.wokers=2"), "has no option wokers: its options are spoilt_prompt"),
+        (sets("prompts.max_tokens=3"), "raise prompts.max_tokens to"),
+        (sets("model.path=/nowhere"), "/nowhere has no config.json: set model.path to a Hugging Face folder"),
+        (sets("model.init=pretrained"), "holds no safetensors"),
+        (sets("tracking.wandb_project=x"), "wandb, which is not installed"),
         (["--resume", "/nowhere"], "/nowhere is not the folder of a run"),
+        (["--rollouts", "examples"], "examples has no folder rollouts: name the folder of a run of train --generate"),
+        (["--generate", "--resume", "examples"], "--generate begins a run of its own"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_leaves_nothing_behind(workshop, capsys, arguments, message) -> None:
@@ -135,8 +132,7 @@ def test_a_recipe_that_does_not_exist(capsys) -> None:
 def test_a_malformed_row_is_named_by_file_line_and_field(workshop, capsys) -> None:
     data = workshop.folder / "sums.jsonl"
     data.write_text('{"question": "1+1=", "answer": "2"}\n{"question": "1+2=", "answer": null}\n')
-    sets = ["--set", f"prompts.source={data}", "--set", "prompts.options={}"]
-    assert main(["train", f"{workshop.recipe}:bare", *sets]) == 2
+    assert main(["train", f"{workshop.recipe}:bare", *sets(f"prompts.source={data}", "prompts.options={}")]) == 2
     assert f"{data}, line 2, field 'answer'" in one_line(capsys)
     assert not (workshop.folder / "run").exists()
 
@@ -146,8 +142,8 @@ def test_a_model_without_one_of_its_tensors(trained, tmp_path, capsys) -> None:
     tensors = load_file(model / "model.safetensors")
     del tensors["model.layers.1.mlp.experts.3.up_proj.weight"]
     save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
-    sets = ["--set", f"model.path={model}", "--set", "model.init=pretrained", "--set", "name=other"]
-    assert main(["train", f"{trained.recipe}:bare", *sets]) == 2
+    other = sets(f"model.path={model}", "model.init=pretrained", "name=other")
+    assert main(["train", f"{trained.recipe}:bare", *other]) == 2
     assert "model.layers.1.mlp.experts.3.up_proj.weight" in one_line(capsys)
 
 
@@ -158,8 +154,7 @@ def test_a_row_that_its_reward_cannot_judge_is_found_before_a_run_or_an_evaluati
     spoilt.write_text(json.dumps(row))
     place = "prompts" if reward == "reward=code" else "evaluation.sets.short.prompts"
     changes = [reward, f"{place}.source={spoilt}", f"{place}.options={{}}", "evaluation.sets.short.reward_options={}"]
-    options = [part for change in changes for part in ("--set", change)]
-    assert main(["train", workshop.recipe, *options]) == 2
+    assert main(["train", workshop.recipe, *sets(*changes)]) == 2
     where = "the evaluation set short: " if place != "prompts" else ""
     assert f"megatron-sspo: {where}prompt 'spoilt.jsonl:1': a test is not Python" in one_line(capsys)
     assert not (workshop.folder / "run").exists()

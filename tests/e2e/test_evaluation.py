@@ -8,13 +8,12 @@ import pytest
 
 from megatron_sspo.__main__ import main
 from tests.e2e.conftest import PLUGINS, Workshop
-from tests.e2e.test_command_line import one_line, rows
+from tests.e2e.test_command_line import one_line
+from tests.rows import rows, sets
 
 pytestmark = pytest.mark.slow
 
-_EMPTY = ["--set", "evaluation.sets.sums.prompts.source=empty.jsonl"]
-_SPOILT = ["--set", "evaluation.sets.sums.prompts.source=spoilt.jsonl", "--set", "evaluation.sets.sums.reward=code"]
-_NO_OPTIONS = ["--set", "evaluation.sets.sums.prompts.options={}"]
+_EMPTY = sets("evaluation.sets.sums.prompts.source=empty.jsonl", "evaluation.sets.sums.prompts.options={}")
 
 
 def evaluate(
@@ -27,8 +26,7 @@ def evaluate(
 def holding(folder: Path, after: int) -> list[str]:
     """Returns options for a reward that a test can make wait, and for two prompts at a time."""
     reward = {"reward": f"{PLUGINS}:held", "reward_options.folder": folder, "reward_options.after": after}
-    changes = {**reward, "rollouts.options.max_batch_size": 2}
-    return [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
+    return sets(*(f"{name}={value}" for name, value in reward.items()), "rollouts.options.max_batch_size=2")
 
 
 def test_an_evaluation_that_was_killed_goes_on_where_it_was(trained, tmp_path) -> None:
@@ -62,7 +60,7 @@ def test_an_evaluation_that_was_killed_goes_on_where_it_was(trained, tmp_path) -
 
 
 def test_a_run_its_checkpoint_and_its_model_are_the_same(trained, tmp_path, capsys) -> None:
-    options = ["--samples", "0", "--set", "evaluation.sets=short"]
+    options = ["--samples", "0", *sets("evaluation.sets=short")]
     for place, model in enumerate(("run/model", "run/checkpoints/update-000002", "run")):
         assert main(evaluate(trained, tmp_path / str(place), *options, model=model)) == 0
     first, *others = (rows(tmp_path / str(place) / "short" / "greedy.jsonl") for place in range(3))
@@ -87,7 +85,7 @@ def test_a_run_its_checkpoint_and_its_model_are_the_same(trained, tmp_path, caps
 
 def test_a_folder_keeps_to_one_model_and_one_way_of_asking(trained, tmp_path, capsys) -> None:
     output = tmp_path / "evaluation"
-    short = ["--set", "evaluation.sets=short"]
+    short = sets("evaluation.sets=short")
     assert main(evaluate(trained, output, *short, "--samples", "0")) == 0
     other = shutil.copytree(trained.folder / "run" / "model", tmp_path / "other")
     config = json.loads((other / "config.json").read_text())
@@ -99,11 +97,11 @@ def test_a_folder_keeps_to_one_model_and_one_way_of_asking(trained, tmp_path, ca
             "holds the answers of ",
         ),
         (
-            evaluate(trained, output, *short, "--set", "evaluation.sets.short.max_tokens=3"),
+            evaluate(trained, output, *short, *sets("evaluation.sets.short.max_tokens=3")),
             "with sampling.max_tokens 4, and this",
         ),
-        (evaluate(trained, output, *short, "--set", "seed=5"), "with seed 0, and this evaluation has 5"),
-        (evaluate(trained, output, *short, "--set", "evaluation.sets.short.prompts.options.size=5"), "prompts"),
+        (evaluate(trained, output, *short, *sets("seed=5")), "with seed 0, and this evaluation has 5"),
+        (evaluate(trained, output, *short, *sets("evaluation.sets.short.prompts.options.size=5")), "prompts"),
         (evaluate(trained, trained.folder), "is not the folder of an evaluation: choose another --output"),
     ):
         assert main(arguments) == 2
@@ -119,7 +117,7 @@ def test_what_is_left_out_of_a_set_is_said_and_kept(trained, tmp_path, capsys) -
     set_ = "evaluation.sets.short"
     changes = [f"{set_}.prompts.source={tmp_path / 'x.jsonl'}", f"{set_}.prompts.options={{}}", "evaluation.sets=short"]
     changes += [f"{set_}.prompts.max_tokens=5", f"{set_}.prompts.overlong=drop"]
-    command = evaluate(trained, tmp_path / "output", *(part for change in changes for part in ("--set", change)))
+    command = evaluate(trained, tmp_path / "output", *sets(*changes))
     for _ in range(2):
         assert main(command) == 0
         assert "short: 2 prompts; dropped 1: has more than 5 tokens" in capsys.readouterr().out
@@ -131,16 +129,14 @@ def test_what_is_left_out_of_a_set_is_said_and_kept(trained, tmp_path, capsys) -
     ("options", "message"),
     [
         (["--sets", "sums,gsm9k"], "there is no evaluation set 'gsm9k': choose one of gsm8k, math-500, aime24, "),
-        ([*_EMPTY, *_NO_OPTIONS], "the evaluation set sums: the source 'empty.jsonl' has no rows"),
-        ([*_SPOILT, *_NO_OPTIONS], "the evaluation set sums: prompt 'spoilt.jsonl:1': a test is not Python"),
-        (["--set", "evaluation.sets=long"], "'long': choose from sums, short"),
-        (["--set", "rollouts.engine=nobody"], "there is no engine named 'nobody'"),
+        (_EMPTY, "the evaluation set sums: the source 'empty.jsonl' has no rows"),
+        (sets("evaluation.sets=long"), "'long': choose from sums, short"),
+        (sets("rollouts.engine=nobody"), "there is no engine named 'nobody'"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_leaves_nothing_behind(trained, tmp_path, capsys, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.jsonl").touch()
-    (tmp_path / "spoilt.jsonl").write_text('{"question": "1+1=", "answer": "2", "tests": "assert f( == 2"}')
     assert main(evaluate(trained, tmp_path / "output", *options)) == 2
     assert message in one_line(capsys)
     assert not (tmp_path / "output").exists()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.conftest import PLUGINS, Workshop
 from tests.e2e.test_resume import assert_same
+from tests.rows import rows, sets
 
 pytestmark = pytest.mark.slow
 
@@ -20,8 +21,7 @@ def train(made: Workshop, name: str, engine: str, *arguments: str) -> Path:
     """Returns the run's folder."""
     options = {"odd": "{}", "served": json.dumps({"events": str(made.folder / f"{name}.events")})}[engine]
     changes = (*CHANGES, f"name={name}", f"rollouts.engine={PLUGINS}:{engine}", f"rollouts.options={options}")
-    given = [part for change in changes for part in ("--set", change)]
-    done = made.run("train", made.recipe, *given, *arguments)
+    done = made.run("train", made.recipe, *sets(*changes), *arguments)
     assert done.returncode == 0, done.stderr
     return made.folder / name
 
@@ -29,7 +29,7 @@ def train(made: Workshop, name: str, engine: str, *arguments: str) -> Path:
 def test_the_trainer_goes_on_and_the_numbers_are_the_same(workshop) -> None:
     waiting, ahead = (train(workshop, engine, engine) for engine in ("odd", "served"))
     assert_same(ahead, waiting)
-    assert [json.loads(line)["update"] for line in (ahead / "evaluations.jsonl").read_text().splitlines()] == [0, 3, 6]
+    assert [row["update"] for row in rows(ahead / "evaluations.jsonl")] == [0, 3, 6]
     assert "evaluation of update 3  short: " in (ahead / "log.txt").read_text()
 
     events = (workshop.folder / "served.events").read_text().splitlines()
@@ -46,8 +46,8 @@ def test_the_trainer_goes_on_and_the_numbers_are_the_same(workshop) -> None:
 
     # as after a kill between the checkpoint, which is saved while servers answer, and the end of the evaluation
     shutil.rmtree(ahead / "checkpoints" / "update-000006")
-    rows = (ahead / "evaluations.jsonl").read_text().splitlines()
-    (ahead / "evaluations.jsonl").write_text(f"{rows[0]}\n")
+    first = rows(ahead / "evaluations.jsonl")[0]
+    (ahead / "evaluations.jsonl").write_text(f"{json.dumps(first)}\n")
     shutil.rmtree(ahead / "model")
     (workshop.folder / "served.events").unlink()
     assert_same(train(workshop, "served", "served", "--resume", str(ahead)), waiting)

@@ -10,6 +10,7 @@ import pytest
 
 from megatron_sspo.run_folder.metrics_files import EVALUATIONS, read
 from tests.e2e.conftest import ROOT, Workshop
+from tests.rows import sets
 
 pytestmark = pytest.mark.slow
 
@@ -23,19 +24,16 @@ def test_a_finished_run_is_resumed_to_the_same_end(whole_run, tmp_path: Path) ->
     reference, layout = whole_run
     run = Path(shutil.copytree(reference.folder / "run", tmp_path / "run"))
     before = digest(run)
-    repeated = ("evaluations.jsonl", "model")
     command = ("train", f"{reference.recipe}:{layout}", "--resume", str(run))
-    for missing in ((), ("model",), repeated) if layout == "recipe" else (repeated,):
+    for missing, more in (((), ()), (("evaluations.jsonl", "model"), sets("evaluation.samples=4"))):
         for name in missing:
             shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
-        done = reference.run(*command, timeout=120)
-        assert done.returncode == 0, done.stderr
+        if layout == "recipe" or missing:
+            done = reference.run(*command, *more, timeout=120)
+            assert done.returncode == 0, done.stderr
         assert digest(run) == before
         assert read(run / EVALUATIONS)[-1]["update"] == 6
-    if layout == "recipe":
-        done = reference.run(*command, "--set", "evaluation.samples=4", timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert "sums/avg@4" in read(run / EVALUATIONS)[-1]
+    assert "sums/avg@4" in read(run / EVALUATIONS)[-1]
 
 
 def test_a_closed_output_does_not_end_a_run(workshop: Workshop) -> None:

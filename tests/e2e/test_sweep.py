@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import _make
+from tests.rows import rows, sets
 
 pytestmark = pytest.mark.slow
 
-SHORT = (
-    *("--set", "num_updates=2"),
-    *("--set", "evaluation.sets=short", "--set", "evaluation.every=1", "--set", "evaluation.samples=0"),
-    *("--set", "warm_start.updates=1"),
-)
+EVALUATION = ("evaluation.sets=short", "evaluation.every=1", "evaluation.samples=0")
+SHORT = sets("num_updates=2", *EVALUATION, "warm_start.updates=1")
 VARY = ("--vary", "objective={ours: sspo(), gspo: gspo()}", "--vary", "updates_per_sync=[1, 2]")
 
 
@@ -99,57 +97,35 @@ def test_a_sweep_that_is_killed_comes_to_the_same_table(workshop) -> None:
 def warm(tmp_path_factory):
     """A run with one update that changes nothing, so that its model is that of the warm start."""
     made = _make(tmp_path_factory.mktemp("warm"))
-    done = made.run("train", made.recipe, *SHORT, "--set", "num_updates=1", "--set", "optimizer.lr=0")
+    done = made.run("train", made.recipe, *SHORT, *sets("num_updates=1", "optimizer.lr=0"))
     assert done.returncode == 0, done.stderr
     return made
 
 
 def test_runs_that_start_from_a_warm_started_folder_need_no_warm_start(warm) -> None:
-    """The runs have a KL penalty to their first weights, which is an error for a run with its own warm start."""
+    """The run has a KL penalty to its first weights, which is an error for a run with its own warm start."""
     folder, start = warm.folder / "sweep", ("--start-from", str(warm.folder / "run"))
-    command = ("sweep", warm.recipe, *SHORT, "--set", "penalties.kl_coef=1000", f"--output={folder}")
-    refused = warm.run(*command, "--vary", "optimizer.lr=[0, 1e-3]")
+    command = ("sweep", warm.recipe, *SHORT, *sets("penalties.kl_coef=1000"), f"--output={folder}")
+    refused = warm.run(*command)
     assert refused.returncode == 2 and "warm-start in a run of its own" in refused.stderr
-    done = warm.run(*command, "--vary", "optimizer.lr=[0, 1e-3]", *start)
+    done = warm.run(*command, *start)
     assert done.returncode == 0, done.stdout + done.stderr
-    for run in runs(folder):
-        config = json.loads((run / "config.json").read_text())
-        assert config["warm_start"] is None and config["model"]["init"] == "pretrained"
-        assert config["model"]["path"] == str(warm.folder / "run" / "model")
-        rows = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
-        before = json.loads((warm.folder / "run" / "evaluations.jsonl").read_text().splitlines()[-1])
-        assert {key: value for key, value in rows[0].items() if key != "update"} == {
-            key: value for key, value in before.items() if key != "update"
-        }
-    losses = {
-        run.name: [json.loads(line)["policy/loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-        for run in runs(folder)
-    }
-    # if the weights do not change, the divergence from the reference is 0, and so is a thousand times as much
-    assert max(map(abs, losses["optimizer.lr=0,seed=0"])) < 1e-4
-    assert abs(losses["optimizer.lr=1e-3,seed=0"][-1]) > 1e-3
-
-
-def test_what_cannot_be_started_from_is_one_sentence(warm) -> None:
-    unfinished = warm.folder / "unfinished"
-    (unfinished / "checkpoints").mkdir(parents=True)
-    for folder, message in (
-        (unfinished, "is a run that has no model yet: finish it with --resume"),
-        (warm.folder / "nowhere", "has no config.json: name a finished run, or a Hugging Face folder"),
-    ):
-        done = warm.run("sweep", warm.recipe, "--start-from", str(folder))
-        assert done.returncode == 2 and message in done.stderr, done.stderr
+    (*_, before), (run,) = rows(warm.folder / "run" / "evaluations.jsonl"), runs(folder)
+    config = json.loads((run / "config.json").read_text())
+    assert config["warm_start"] is None and config["model"]["init"] == "pretrained"
+    assert config["model"]["path"] == str(warm.folder / "run" / "model")
+    assert rows(run / "evaluations.jsonl")[0] == {**before, "update": 0}
+    first, last = (row["policy/loss"] for row in rows(run / "metrics.jsonl"))
+    # as long as weights have not changed, the divergence from the reference is 0, and so is a thousand times as much
+    assert abs(first) < 1e-4 and abs(last) > 1e-3
 
 
 def test_a_second_driver_is_refused_and_the_first_leaves_at_sigterm(warm) -> None:
     """The exit code is 85, and the same command then continues the sweep."""
     folder = warm.folder / "asked"
-    command = ("sweep", warm.recipe, *SHORT, "--set", "num_updates=40", f"--output={folder}")
+    command = ("sweep", warm.recipe, *SHORT, *sets("num_updates=40"), f"--output={folder}")
     process = warm.start(*command)
-    deadline = time.monotonic() + 240
-    while not any(map(has_row, runs(folder))):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    warm.wait_for(lambda: any(map(has_row, runs(folder))), process)
     second = warm.run(*command)
     assert second.returncode == 2 and f"{folder} is in use by a sweep, process {process.pid} on" in second.stderr
     assert second.stderr.rstrip().endswith("or choose another folder with --output")
@@ -157,9 +133,5 @@ def test_a_second_driver_is_refused_and_the_first_leaves_at_sigterm(warm) -> Non
     out, err = process.communicate(timeout=240)
     assert process.returncode == 85, out + err
     assert "SIGTERM came, and the runs have stopped: the same command continues them" in out
-    reached = len((folder / "seed=0" / "metrics.jsonl").read_text().splitlines())
+    reached = len(rows(folder / "seed=0" / "metrics.jsonl"))
     assert 0 < reached < 40 and list((folder / "seed=0" / "checkpoints").glob(f"update-{reached:06d}"))
-    other = warm.run(*command, "--set", "optimizer.lr=5e-4")
-    assert (
-        other.returncode == 2 and "optimizer.lr was 0.001, and is 0.0005 here: choose another --output" in other.stderr
-    )

@@ -10,6 +10,7 @@ import pytest
 
 from megatron_sspo.launch.slurm import VARIABLES
 from tests.e2e.conftest import _make
+from tests.rows import rows, sets
 
 pytestmark = pytest.mark.nemo_run
 
@@ -68,19 +69,9 @@ def workshop(tmp_path_factory):
 
 def start(workshop, name: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     recipe = f"{workshop.recipe}:bare"
-    sets = ("--set", "num_updates=2", "--set", f"name={name}", "--set", "parallel.data=2", "--set", "parallel.expert=2")
-    command = (
-        sys.executable,
-        "-m",
-        "megatron_sspo",
-        "launch",
-        recipe,
-        *sets,
-        "--on",
-        "nemo-run",
-        "--executor",
-        "local",
-    )
+    given = sets("num_updates=2", f"name={name}", "parallel.data=2", "parallel.expert=2")
+    where = ("--on", "nemo-run", "--executor", "local")
+    command = (sys.executable, "-m", "megatron_sspo", "launch", recipe, *given, *where)
     return call(*command, **environment(workshop.folder / "nemo", **variables))
 
 
@@ -88,8 +79,9 @@ def test_an_experiment_on_this_machine(workshop) -> None:
     done = start(workshop, "first")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip().splitlines()[-1].endswith(": SUCCEEDED")
-    rows = (workshop.folder / "first" / "metrics.jsonl").read_text().splitlines()
-    assert len(rows) == 2 and (workshop.folder / "first" / "model").is_dir()
+    assert (
+        len(rows(workshop.folder / "first" / "metrics.jsonl")) == 2 and (workshop.folder / "first" / "model").is_dir()
+    )
 
 
 def test_a_failing_experiment_has_an_exit_code(workshop) -> None:

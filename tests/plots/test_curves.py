@@ -48,18 +48,14 @@ def test_one_run_into_its_own_folder(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["curves.png", "evaluations.jsonl", "metrics.jsonl"]
 
 
-def test_two_runs_have_two_colours_and_may_share_a_name(tmp_path: Path) -> None:
-    other = run(tmp_path / "y" / "a", 4, **{"reward/mean": 0.9, "policy/entropy": 2.0})
-    plot_runs([run(tmp_path / "x" / "a"), other], tmp_path / "both.png")
-    assert num_pixels(tmp_path / "both.png", "#0072B2") > 1000
-    assert num_pixels(tmp_path / "both.png", "#D55E00") > 1000
-
-
-def test_runs_of_one_label_are_both_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a", "a (SigLog)"])
+def test_two_runs_have_two_colours_and_may_share_a_name_or_a_label(tmp_path: Path, name: str) -> None:
     gates = {"objective": {"token_gate": {"class": "SigLog"}, "sequence_gate": {"class": "Identity"}}}
-    one, other = run(tmp_path / "a"), run(tmp_path / "a (SigLog)", 8, **{"reward/mean": 0.9})
+    one = run(tmp_path / "x" / "a")
+    other = run(tmp_path / "y" / name, 4, **{"reward/mean": 0.9, "policy/entropy": 2.0})
     (one / "config.json").write_text(json.dumps(gates))
     plot_runs([one, other], tmp_path / "both.png")
+    assert num_pixels(tmp_path / "both.png", "#0072B2") > 1000
     assert num_pixels(tmp_path / "both.png", "#D55E00") > 1000
 
 
@@ -80,19 +76,6 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
     empty = run(tmp_path / "b", num_updates=0)
     (empty / "evaluations.jsonl").unlink()
     assert plot_run(empty).exists()
-
-
-def test_a_folder_of_no_run(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is .* the folder of a run"):
-        plot_runs([tmp_path], tmp_path / "x.png")
-    missing = tmp_path / "missing"
-    with pytest.raises(UserError, match=r"is .*missing the folder of a run"):
-        plot_runs([missing], missing / "curves.png")  # the run is named, not the place of the picture
-    broken = run(tmp_path / "a")
-    (broken / "metrics.jsonl").write_text("{\n")
-    with pytest.raises(UserError, match="line 1 is not JSON"):
-        plot_run(broken)
-    assert not list(tmp_path.rglob("*.png"))
 
 
 def written(folder: Path, name: str, *rows: str) -> Path:
@@ -185,17 +168,13 @@ def test_one_row_is_visible(tmp_path: Path) -> None:
     assert num_pixels(folder / "curves.png", "#0072B2") > num_pixels(legend_alone / "curves.png", "#0072B2") + 10
 
 
-@pytest.mark.parametrize("count", [2, 7])
-def test_equal_curves_do_not_hide_each_other(tmp_path: Path, count: int) -> None:
+def test_equal_curves_do_not_hide_each_other(tmp_path: Path) -> None:
     """Each of several equal runs, up to the number of colours, is visible in the curves, not only in the legend."""
-    equal = [run(tmp_path / f"run-{number}", 40) for number in range(count)]
-    silent = [
-        written(tmp_path / f"not-{number}", "metrics.jsonl", '{"update": 1, "reward/mean": NaN}')
-        for number in range(count)
-    ]
-    plot_runs(equal, tmp_path / "equal.png")
-    plot_runs(silent, tmp_path / "legend.png")
-    for colour in ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")[:count]:
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+    silent = '{"update": 1, "reward/mean": NaN}'
+    plot_runs([run(tmp_path / f"run-{colour}", 40) for colour in colours], tmp_path / "equal.png")
+    plot_runs([written(tmp_path / f"not-{each}", "metrics.jsonl", silent) for each in colours], tmp_path / "legend.png")
+    for colour in colours:
         assert num_pixels(tmp_path / "equal.png", colour) > num_pixels(tmp_path / "legend.png", colour) + 200, colour
 
 
