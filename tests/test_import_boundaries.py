@@ -58,25 +58,24 @@ def outside(*places: str) -> list[Path]:
     return [path for path in FILES if path not in inside]
 
 
-def test_only_the_policy_and_its_checkpoints_import_megatron() -> None:
-    assert offenders("megatron", outside("policy", "checkpoint")) == []
-    assert offenders("megatron", under("policy")), "the rule would hold for an empty folder too"
+@pytest.mark.parametrize(
+    ("module", "places"),
+    [
+        ("megatron", ("policy", "checkpoint")),
+        ("nemo_run", ("launch",)),
+        ("aiohttp", ("rollout/servers/client.py",)),
+        ("trl", ("integrations/trl.py",)),
+        ("verl", ("integrations/verl.py",)),
+    ],
+)
+def test_a_library_is_imported_in_its_own_places_only(module: str, places: tuple[str, ...]) -> None:
+    assert offenders(module, outside(*places)) == []
+    assert offenders(module, under(*places)), "the rule would hold for an empty folder too"
 
 
-def test_only_launch_imports_nemo_run() -> None:
-    assert offenders("nemo_run", outside("launch")) == []
-
-
-@pytest.mark.parametrize("library", ["trl", "verl"])
-def test_each_integration_is_one_file_that_needs_no_trainer_of_ours(library: str) -> None:
-    assert offenders(library, outside(f"integrations/{library}.py")) == []
+def test_the_integrations_need_no_trainer_of_ours() -> None:
     ours = {name.split(".")[1] for path in under("integrations") for name in imports(path) if within(name, ROOT)}
     assert ours == {"config", "errors", "integrations", "objective"}
-
-
-def test_only_the_client_of_servers_uses_aiohttp() -> None:
-    allowed = ("rollout/servers/client.py",)
-    assert offenders("aiohttp", outside(*allowed)) == []
 
 
 def folder_graph(modules: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:

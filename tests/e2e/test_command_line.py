@@ -107,7 +107,6 @@ def one_line(capsys) -> str:
     ("arguments", "message"),
     [
         (sets("rollouts.grup_size=4"), "no field 'rollouts.grup_size': did you mean 'group_size'?"),
-        (sets("optimizer.lr=fast"), "optimizer.lr is 'fast': it must be a valid number"),
         (sets("reward_options.wokers=2"), "has no option wokers: its options are spoilt_prompt"),
         (sets("prompts.max_tokens=3"), "raise prompts.max_tokens to"),
         (sets("model.path=/nowhere"), "/nowhere has no config.json: set model.path to a Hugging Face folder"),
@@ -122,11 +121,6 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing_behind(workshop, capsys, a
     assert main(["train", workshop.recipe, *arguments]) == 2
     assert message in one_line(capsys)
     assert not (workshop.folder / "run").exists()
-
-
-def test_a_recipe_that_does_not_exist(capsys) -> None:
-    assert main(["train", "nowhere.py"]) == 2
-    assert "there is no file nowhere.py" in one_line(capsys)
 
 
 def test_a_malformed_row_is_named_by_file_line_and_field(workshop, capsys) -> None:

@@ -111,20 +111,6 @@ def test_a_folder_keeps_to_one_model_and_one_way_of_asking(trained, tmp_path, ca
     assert list(json.loads((output / "results.json").read_text())["sets"]) == ["short", "sums"]
 
 
-def test_what_is_left_out_of_a_set_is_said_and_kept(trained, tmp_path, capsys) -> None:
-    lines = [json.dumps({"question": question, "answer": "2"}) for question in ("1+1=", "12+34=", "2+2=")]
-    (tmp_path / "x.jsonl").write_text("\n".join(lines))
-    set_ = "evaluation.sets.short"
-    changes = [f"{set_}.prompts.source={tmp_path / 'x.jsonl'}", f"{set_}.prompts.options={{}}", "evaluation.sets=short"]
-    changes += [f"{set_}.prompts.max_tokens=5", f"{set_}.prompts.overlong=drop"]
-    command = evaluate(trained, tmp_path / "output", *sets(*changes))
-    for _ in range(2):
-        assert main(command) == 0
-        assert "short: 2 prompts; dropped 1: has more than 5 tokens" in capsys.readouterr().out
-        kept = json.loads((tmp_path / "output" / "evaluation.json").read_text())["sets"]["short"]
-        assert kept["dropped"] == {"has more than 5 tokens": 1}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

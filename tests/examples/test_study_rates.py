@@ -74,15 +74,3 @@ def test_the_driver_extends_a_search_and_takes_its_choice(finished, monkeypatch)
         ("warm_long_sums", "2", ""),
         ("long_sums", "2", "[0.003]"),
     ]
-
-
-def test_cells_are_made_again_by_objective(tmp_path, monkeypatch, capsys) -> None:
-    made: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "run", lambda line, check: made.append(line) or SimpleNamespace(returncode=0))
-    chosen = ["--objective", "AtanLog", "--objective", "GRPO", "--seeds", "4", "--output", str(tmp_path)]
-    assert run.main(["--only", "staleness,gates", *chosen]) == 0
-    assert [line[4].rpartition(":")[2] for line in made] == ["warm_sums", "sums"]  # the sweep "gates" has neither
-    assert "objective={'GRPO': grpo(), 'AtanLog': sspo()}" in made[1]
-    with pytest.raises(SystemExit):
-        run.main(["--only", "staleness", "--objective", "Nothing"])
-    assert "none of these sweeps has an objective 'Nothing'" in capsys.readouterr().err

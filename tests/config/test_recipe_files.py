@@ -1,4 +1,4 @@
-"""Recipes that cannot be loaded: the error is one sentence with the recipe's line and no line of this package."""
+"""Recipes by name, and those that cannot be loaded: the error is one sentence with the line of the recipe."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.recipe import load_recipe
+from megatron_sspo.recipe import absolute_name, load_recipe
 from tests.config.recipes import HEAD, sentence, write
 
 RUN = HEAD.partition("def recipe()")[0]
@@ -115,3 +115,17 @@ def test_a_recipe_and_a_plug_in_import_the_files_beside_them(tmp_path, form) -> 
         check=False,
     )
     assert (done.stdout, done.returncode) == ("a\n", 0), done.stderr
+
+
+def test_an_absolute_name(tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "with:colon"
+    folder.mkdir()
+    path = write(folder, "")
+    path.write_text(path.read_text() + "\n\ndef longer():\n    return run(num_updates=9)\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("with:colon/recipe.py", "with:colon/recipe.py:longer"):
+        assert absolute_name(name) == f"{tmp_path}/{name}"
+        assert load_recipe(absolute_name(name), ["seed=3"]) == load_recipe(name, ["seed=3"])
+    assert load_recipe("with:colon/recipe.py:longer", ["seed=3"]).num_updates == 9
+    for name in ("package.module:recipe", "none.py", "with:colon"):
+        assert absolute_name(name) == name
