@@ -1,7 +1,13 @@
 """`megatron-sspo launch`: checks a run, and starts it here, by Slurm, or by NeMo-Run."""
 
 import argparse
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,36 +42,13 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command.add_argument(
         "--executor", choices=("slurm", "local"), default="slurm", help="NeMo-Run executor (default: %(default)s)"
     )
-    _add_rehearsal(command)
-
-
-def _add_rehearsal(command: argparse.ArgumentParser) -> None:
     rehearsal = command.add_argument_group(
         "rehearsal", "runs an update's code as one rank of each pipeline stage, without GPUs and without the memory"
     )
     add = rehearsal.add_argument
     add("--rehearse", action="store_true", help="only rehearses: prints memory, messages, FLOPs and a predicted time")
-    add("--stage", type=int, metavar="S", help="rehearse only pipeline stage S, from 1 (default: every stage)")
-    add("--rank", type=int, metavar="R", help="rehearse only rank R")
-    add("--machine", default="h100x8", metavar="NAME", help="machine of the predicted time (default: %(default)s)")
-    add(
-        "--skew",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="how many times as often the experts of the first expert rank are chosen as the others (default: 1)",
-    )
-    most = "(default: as many as it may have)"
-    add("--prompt-tokens", type=int, default=0, metavar="N", help=f"tokens of each prompt {most}")
-    add("--response-tokens", type=int, default=0, metavar="N", help=f"tokens of each response {most}")
-    add(
-        "--microbatches",
-        type=int,
-        default=0,
-        metavar="N",
-        help="the largest number of microbatches to rehearse (default: enough to fill the pipeline, and one more)",
-    )
-    add("--output", type=as_path, metavar="FILE", help="the JSON to write (default: OUTPUT/NAME.rehearsal.json)")
+    if importlib.util.find_spec("sspo_rehearsal") is not None:
+        importlib.import_module("sspo_rehearsal.arguments").add_arguments(rehearsal, as_path)
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
@@ -77,7 +60,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     if options.rehearse:
         return _rehearse(options, load_recipe(options.recipe, options.set))
     job = _job(options) if options.on != "local" else None
-    on_slurm = job if slurm.uses_slurm(options) else None
+    on_slurm = job if options.executor == "slurm" else None
     of_script = on_slurm.script_assignments() if on_slurm is not None else []
     run = load_recipe(options.recipe, [*of_script, *options.set])
     resume = ["--resume", str(options.resume)] if options.resume else []
@@ -119,13 +102,9 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _rehearse(options: argparse.Namespace, run: "Run") -> int:
-    try:
-        from sspo_rehearsal.command import rehearse
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("sspo_rehearsal"):
-            raise
-        raise UserError("--rehearse needs a library that is not installed: pip install sspo-rehearsal") from error
-    return rehearse(options, run)
+    if importlib.util.find_spec("sspo_rehearsal") is None:
+        raise UserError("--rehearse needs a library that is not installed: pip install sspo-rehearsal")
+    return importlib.import_module("sspo_rehearsal.command").rehearse(options, run)
 
 
 def _job(options: argparse.Namespace) -> slurm.SlurmJob:
@@ -183,8 +162,25 @@ def _check(run: "Run", options: argparse.Namespace, job: slurm.SlurmJob | None) 
 
 def _nemo_run(options: argparse.Namespace, job: slurm.SlurmJob) -> int:
     """Starts the job with the interpreter that has NeMo-Run; it needs nothing of the trainer's environment."""
-    from megatron_sspo.launch.nemo_run_process import run_module
+    from megatron_sspo.processes.parent import exit_with_parent
 
-    arguments = [job.recipe, *(f"--set={assignment}" for assignment in job.assignments), f"--script={job.script}"]
-    module = "megatron_sspo.launch.nemo_run"
-    return run_module(module, arguments, job, executor=options.executor, dry_run=options.dry_run)
+    python = os.environ.get("NEMO_RUN_PYTHON") or str(job.project / ".venv-nemo-run" / "bin" / "python")
+    if not Path(python).exists():
+        raise UserError(
+            f"there is no NeMo-Run at {python}: make install-nemo-run, or set NEMO_RUN_PYTHON to an interpreter "
+            "that has it"
+        )
+    # not `-m`, because experiments store classes by their module
+    start = "import sys; from megatron_sspo.launch.nemo_run import main; sys.exit(main())"
+    command = [python, "-c", start, job.recipe, *(f"--set={assignment}" for assignment in job.assignments)]
+    command += [f"--script={job.script}", f"--sbatch={shlex.join(job.options)}", f"--executor={options.executor}"]
+    environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
+    if options.executor == "local" or "CONTAINER" not in job.variables:
+        environment.setdefault("PYTHON", sys.executable)
+    environment.setdefault("COLUMNS", "200")  # the width to which NeMo-Run wraps what it prints, scripts included
+    return subprocess.run(
+        [*command, *(["--dry-run"] if options.dry_run else [])],
+        cwd=job.project,
+        env=environment,
+        preexec_fn=partial(exit_with_parent, os.getpid()),
+    ).returncode
