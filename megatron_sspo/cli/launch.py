@@ -1,7 +1,6 @@
 """`megatron-sspo launch`: checks a run, and starts it here, by Slurm, or by NeMo-Run."""
 
 import argparse
-import importlib.util
 import os
 import shlex
 import subprocess
@@ -42,13 +41,36 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command.add_argument(
         "--executor", choices=("slurm", "local"), default="slurm", help="NeMo-Run executor (default: %(default)s)"
     )
+    _add_rehearsal(command)
+
+
+def _add_rehearsal(command: argparse.ArgumentParser) -> None:
     rehearsal = command.add_argument_group(
         "rehearsal", "runs an update's code as one rank of each pipeline stage, without GPUs and without the memory"
     )
     add = rehearsal.add_argument
     add("--rehearse", action="store_true", help="only rehearses: prints memory, messages, FLOPs and a predicted time")
-    if importlib.util.find_spec("sspo_rehearsal") is not None:
-        importlib.import_module("sspo_rehearsal.arguments").add_arguments(rehearsal, as_path)
+    add("--stage", type=int, metavar="S", help="rehearse only pipeline stage S, from 1 (default: every stage)")
+    add("--rank", type=int, metavar="R", help="rehearse only rank R")
+    add("--machine", default="h100x8", metavar="NAME", help="machine of the predicted time (default: %(default)s)")
+    add(
+        "--skew",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="how many times as often the experts of the first expert rank are chosen as the others (default: 1)",
+    )
+    most = "(default: as many as it may have)"
+    add("--prompt-tokens", type=int, default=0, metavar="N", help=f"tokens of each prompt {most}")
+    add("--response-tokens", type=int, default=0, metavar="N", help=f"tokens of each response {most}")
+    add(
+        "--microbatches",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the largest number of microbatches to rehearse (default: enough to fill the pipeline, and one more)",
+    )
+    add("--output", type=as_path, metavar="FILE", help="the JSON to write (default: OUTPUT/NAME.rehearsal.json)")
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
@@ -102,9 +124,13 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _rehearse(options: argparse.Namespace, run: "Run") -> int:
-    if importlib.util.find_spec("sspo_rehearsal") is None:
-        raise UserError("--rehearse needs a library that is not installed: pip install sspo-rehearsal")
-    return importlib.import_module("sspo_rehearsal.command").rehearse(options, run)
+    try:
+        from sspo_rehearsal.command import rehearse
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("sspo_rehearsal"):
+            raise
+        raise UserError("--rehearse needs a library that is not installed: pip install sspo-rehearsal") from error
+    return rehearse(options, run)
 
 
 def _job(options: argparse.Namespace) -> slurm.SlurmJob:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -15,6 +16,7 @@ EXIT_CODES = (BY_SIGNAL, BY_FILE)
 
 
 _open: list["Stop"] = []  # those whose handlers are installed in this process
+_forking = threading.local()  # its `mask` has the signals that were blocked in a thread before it forked
 
 
 class Stop:
@@ -75,11 +77,24 @@ class Stop:
             self._signal, self._signal_time = number, time.monotonic()
 
 
+def _before_fork() -> None:
+    """Blocks the signals, so that none reaches a child that still has the handlers of this process."""
+    if _open:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _after_fork() -> None:
+    if hasattr(_forking, "mask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+        del _forking.mask
+
+
 def _after_fork_in_child() -> None:
     """Gives a child the default actions: a reward, for example, ends the workers of its own pool by SIGTERM."""
     for number in SIGNALS if _open else ():
         signal.signal(number, signal.SIG_DFL)
     _open.clear()
+    _after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

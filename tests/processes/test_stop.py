@@ -38,6 +38,7 @@ def test_a_process_that_a_reward_forks_ends_by_sigterm(stop):
     exit_code = process.exitcode
     process.kill()
     assert exit_code == -signal.SIGTERM
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
     assert not stop._signal
     os.kill(os.getpid(), signal.SIGTERM)
     assert stop._signal == signal.SIGTERM
