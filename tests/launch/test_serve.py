@@ -18,7 +18,6 @@ PYTHON = f"rollouts.options.python={sys.executable}"
     ("key", "settings", "more", "message"),
     [
         ("", [], [], "MEGATRON_SSPO_SERVER_KEY is not set"),
-        ("k\xe9", [PYTHON], [], "change MEGATRON_SSPO_SERVER_KEY"),
         ("k", ["rollouts.options.python=/nowhere/python"], [], "there is no /nowhere/python"),
         ("k", [PYTHON], ["--address", "192.0.2.1"], "port 30000 of 192.0.2.1 is not free"),
         ("k", [PYTHON], ["--address", "0.0.0.0"], "'0.0.0.0' is all addresses of this machine"),
