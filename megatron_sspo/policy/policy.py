@@ -14,6 +14,7 @@ from megatron_sspo.checkpoint.resharded import load_resharded
 from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.errors import UserError
 from megatron_sspo.lora.add import add_adapters
+from megatron_sspo.lora.peft_folder import adapter_config, write_peft_folder
 from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
@@ -225,6 +226,20 @@ class Policy:
         stream = self.weights().at_rank_0()
         if agree.is_main():
             write_folder(path, stream, source=self.folder)
+        else:
+            for _ in stream:
+                pass
+        agree.barrier()
+
+    def export_adapter(self, path: Path) -> None:
+        """Writes the adapters as a PEFT folder."""
+        assert self.adapters and self.run.lora
+        self._finish_step()
+        stream = self.adapters.gather_plan().at_rank_0()
+        if agree.is_main():
+            write_peft_folder(
+                path, stream, adapter_config(self.run.lora, self.adapters.factors, str(self.run.model.path))
+            )
         else:
             for _ in stream:
                 pass
