@@ -140,7 +140,7 @@ class LoRA:
     alpha: Positive = 32.0  # α: an adapter is added with the factor α / r
     # the layers with adapters; the model's other weights stay as they are
     targets: Annotated[tuple[Literal["attention", "mlp", "shared_experts", "experts"], ...], AsTuple] = ("attention",)
-    path: FilePath = ""  # a PEFT folder to start from; "": adapters that add nothing at first
+    path: FilePath | None = None  # a PEFT folder to start from; None: adapters that add nothing at first
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ def test_an_exported_adapter_is_the_same_model_in_peft(kind, folders, batches, d
 
 
 def test_a_run_starts_as_the_base_and_its_reference_stays_the_base(folders, batches, device):
-    policy = policy_of("moe", folders, device, path="")
+    policy = policy_of("moe", folders, device, path=None)
     base = tiny_policy.reference(folders["moe"])
     (batch,) = policy.scatter([tiny_policy.read_batch(batches["moe"])])
     [group, *_] = policy.old_log_probs(batch)
@@ -56,7 +56,7 @@ def test_a_run_starts_as_the_base_and_its_reference_stays_the_base(folders, batc
 
 
 def test_a_checkpoint_has_the_adapters_alone_and_resumes_to_the_bit(folders, batches, device, tmp_path):
-    policy = policy_of("moe", folders, device, path="", targets=("attention",))
+    policy = policy_of("moe", folders, device, path=None, targets=("attention",))
     (batch,) = policy.scatter([tiny_policy.read_batch(batches["moe"])])
     policy.update(batch, sspo())
     (tmp_path / "checkpoint").mkdir()
@@ -64,7 +64,7 @@ def test_a_checkpoint_has_the_adapters_alone_and_resumes_to_the_bit(folders, bat
     written = sum(file.stat().st_size for file in (tmp_path / "checkpoint").glob("*.distcp"))
     assert written < (folders["moe"] / "model.safetensors").stat().st_size / 3  # the factors, with moments
     for load in ("load", "load_resharded"):
-        resumed = policy_of("moe", folders, device, path="", targets=("attention",))
+        resumed = policy_of("moe", folders, device, path=None, targets=("attention",))
         getattr(resumed, load)(tmp_path / "checkpoint")
         records = [one.update(batch, sspo()) for one in (policy_at(policy, tmp_path), resumed)]
         assert records[0].loss == records[1].loss and records[0].grad_norm == records[1].grad_norm
