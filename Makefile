@@ -23,6 +23,8 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/p
 unexport PYTHONDONTWRITEBYTECODE
 # Workers with whole files: three on two cores, because many tests wait; two where each has servers.
 WORKERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# The tests that need no servers, no cluster, no GPU and no other environment.
+ANYWHERE := not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long
 SERVER_WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # $(call apt,TEST,PACKAGES): installs packages of Debian or Ubuntu, unless a command says that they are there.
@@ -40,7 +42,7 @@ define venv
 $(PYTHON) -m venv $(1)
 endef
 
-.PHONY: install install-sglang install-nemo-run install-docs install-sandbox try-sandbox install-browser install-cluster install-integrations quickstart docs check test test-fast test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox try-sandbox install-browser install-cluster install-integrations quickstart docs check test test-fast test-library test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
 install: .venv/installed
 
@@ -143,11 +145,16 @@ check: install
 	$(BIN)/python -m tools.docstrings
 	$(BIN)/pyright
 
+# TESTS=tests leaves out those of the libraries in packages/.
 test: install try-sandbox
-	$(TEST) $(WORKERS) -m "not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
+	$(TEST) $(WORKERS) $(TESTS) -m "$(ANYWHERE)"
 
 test-fast: install try-sandbox
-	$(TEST) $(WORKERS) -m "not slow and not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long"
+	$(TEST) $(WORKERS) $(TESTS) -m "not slow and $(ANYWHERE)"
+
+# make test-library NAME=answers
+test-library: install try-sandbox
+	$(TEST) $(WORKERS) packages/$(NAME)/tests -m "$(ANYWHERE)"
 
 # Runs real SGLang servers on this machine's CPU.
 test-sglang: install try-sandbox install-sglang .venv-verifiers/installed
@@ -187,7 +194,7 @@ test-integrations: install install-integrations
 
 # Looks at the live page in a real browser.
 test-browser: install install-browser
-	$(TEST) tests/plots -m browser
+	$(TEST) packages/lab -m browser
 
 # Installs and starts a real Slurm of four nodes on this machine, as root, and stops it afterwards.
 test-cluster: install install-sglang install-nemo-run install-cluster

@@ -22,12 +22,12 @@ SGLANG_CLIENT = [
     "transformers",
     "safetensors",
     "rich",
-    "aiohttp",  # also for the live page
+    "aiohttp",
 ]
 TRAIN = [
     *SGLANG_CLIENT,
     "megatron-core>=0.16.1,<0.20",  # 0.16.1 is the newest for Python 3.11; 0.20 has not been looked at
-    "psutil",  # megatron-core's checkpoint writer dies without it, and the run hangs
+    "psutil",  # megatron-core's checkpoint writer fails without it
     "transformers>=5.19,<6",
     "tokenizers",
     "isal",  # CRC-32 at the speed of memory; with zlib's, a checksum costs as much as the copy it is of
@@ -35,7 +35,6 @@ TRAIN = [
     *map(library, ["answers", "sandbox", "agents", "lab", "rehearsal"]),
     "reasoning-gym>=0.1.25",
     "matplotlib",
-    "scipy>=1.15",  # statistics of sweeps; imported by table and plot alone
 ]
 
 setup(
@@ -50,10 +49,8 @@ setup(
     packages=find_packages(include=["megatron_sspo", "megatron_sspo.*"]),
     package_data={
         "megatron_sspo": ["py.typed"],
-        "megatron_sspo.plots.live": ["page/*"],
         # links to files elsewhere in the checkout are among them; a wheel has the files
         "megatron_sspo.project": ["template/*", "template/model/*", "template/paper/*", "template/slurm/*"],
-        "megatron_sspo.rehearsal": ["models/*.json"],
     },
     exclude_package_data={"megatron_sspo.project": ["template/*.jsonl"]},  # what rows.py has written in a checkout
     install_requires=["torch>=2.6"],  # all that the objectives need

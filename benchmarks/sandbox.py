@@ -15,8 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from megatron_sspo.sandbox.probe import open_sandbox
-from megatron_sspo.sandbox.types import Case, Runner
+from sspo_sandbox import Case, Runner, open_sandbox
 
 _PROGRAM = "def f(x):\n    return x * x\n"
 _SCRIPT = "x = int(input())\nprint(x * x)\n"

@@ -24,8 +24,7 @@ _WORK = {
 _WORKER = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
-from megatron_sspo.sandbox.probe import open_sandbox
-from megatron_sspo.sandbox.types import Case
+from sspo_sandbox import Case, open_sandbox
 runner, threads = open_sandbox(), ThreadPoolExecutor(2)
 print("ready", flush=True)
 for line in sys.stdin:
@@ -42,7 +41,10 @@ class Checkout:
     """A process that measures the sandbox of a checkout."""
 
     def __init__(self, folder: Path) -> None:
-        environment = {"PYTHONPATH": str(folder), "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+        environment = {
+            "PYTHONPATH": str(folder / "packages" / "sandbox"),
+            "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-c", _WORKER],
             cwd=folder,

@@ -27,11 +27,11 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from megatron_sspo.rehearsal.fake_world import Shardings
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.run import Model, Parallel, Prompts, Run
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.gather import GatherPlan
+from sspo_rehearsal.fake_world import Shardings
 
 TOKENIZER = Path(__file__).parents[1] / "examples" / "tiny_moe"
 BASELINE_TENSORS = 300

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 _MAX_SHOWN = 80  # characters of a value
-_MAX_VALUES = 10_000
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the last: of the disk's format, or of `ulimit -f`
 _MACHINE_ERRORS = (*DISK_FULL, errno.EIO)
 
@@ -64,25 +63,8 @@ def first_line(error: BaseException) -> str:
 
 def short_repr(value: Any) -> str:
     """Returns the repr of a value from outside for an error message: on one line, and cut if it is long."""
-    if _has_many_values(value):
-        return f"a {type(value).__name__} of many values"
     try:
         text = repr(value)
     except ValueError:  # an integer of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
-def _has_many_values(value: Any) -> bool:
-    """Returns whether the repr would be huge: a few bytes of a pickle make tuples of tuples with 2**60 values."""
-    left, count = [value], 0
-    while left:
-        count += 1
-        if count + len(left) > _MAX_VALUES:
-            return True
-        item = left.pop()
-        if isinstance(item, dict):
-            left += [*item.keys(), *item.values()]
-        elif isinstance(item, (list, tuple, set, frozenset)):
-            left += item
-    return False

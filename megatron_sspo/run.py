@@ -5,7 +5,7 @@ A recipe is a Python function that returns a `Run`. A field's annotation gives i
 fast and a wrong value is found before a GPU is touched.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -34,7 +34,7 @@ from megatron_sspo.config.kinds import (
 )
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.objectives import CheckedObjective
-from megatron_sspo.config.tree import validate
+from megatron_sspo.config.validate import validate
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, sspo
 from megatron_sspo.objective.average import OverSequences, average_of
@@ -256,15 +256,14 @@ def check(run: Run) -> Run:
         UserError: a value is wrong; the message names the field, its value and the remedy.
     """
     run = validate(run, Run)
-    _check_optimizer("optimizer", run.optimizer)
-    if run.warm_start:
-        _check_optimizer("warm_start.optimizer", run.warm_start.optimizer)
-    _check_rollouts(run)
-    _check_evaluation(run)
-    _check_layout("parallel", run.parallel)
-    _check_layouts(run)
-    _check_old_policy(run)
-    _check_whole_distribution(run)
+    found = [
+        *_contradictions_of_rollouts(run, run.rollouts),
+        *(_contradictions_of_agent(run, run.rollouts) if run.rollouts.agent else ()),
+        *_contradictions_of_layouts(run),
+        *_contradictions_of_log_probs(run),
+    ]
+    if found:
+        raise UserError(found[0])
     if run.warm_start:
         check_reference(run)
     return run
@@ -272,12 +271,11 @@ def check(run: Run) -> Run:
 
 def check_reference(run: Run) -> None:
     """Raises UserError if a run that is warm-started needs log-probs of the reference policy."""
-    if not run.needs_reference:
-        return
-    raise UserError(
-        f"{reason_for_reference(run)} in a run with a warm start, but the reference policy has the weights that a run "
-        "starts from: warm-start in a run of its own, and start this one from its model folder"
-    )
+    if run.needs_reference:
+        raise UserError(
+            f"{reason_for_reference(run)} in a run with a warm start, but the reference policy has the weights that a "
+            "run starts from: warm-start in a run of its own, and start this one from its model folder"
+        )
 
 
 def reason_for_reference(run: Run) -> str:
@@ -286,128 +284,121 @@ def reason_for_reference(run: Run) -> str:
     return f"penalties.kl_coef is {kl_coef}" if kl_coef else "objective needs reference_log_probs"
 
 
-def _check_old_policy(run: Run) -> None:
-    if run.old_policy == "trainer":
-        return
-    if run.correction.mode != "none":
-        raise UserError(
-            f"correction.mode is {run.correction.mode!r} and old_policy 'rollout': the correction is π_old / π_rollout "
-            "= 1 there, so set correction.mode to 'none' or old_policy to 'trainer'"
+def _contradictions_of_rollouts(run: Run, rollouts: Rollouts) -> Iterator[str]:
+    sampling = rollouts.sampling
+    if run.optimizer.min_lr > run.optimizer.lr:
+        yield (
+            f"optimizer.min_lr is {run.optimizer.min_lr}, more than optimizer.lr={run.optimizer.lr}: the schedule ends "
+            "there, so lower it"
         )
-    if run.routing_replay == "R2":
-        raise UserError(
-            "routing_replay is 'R2' and old_policy 'rollout': R2 records routes in the trainer's pass of π_old, which "
-            "is left out, so set routing_replay to 'R3' or old_policy to 'trainer'"
+    if sampling.temperature < _LOWEST_TEMPERATURE:
+        yield (
+            f"rollouts.sampling.temperature is {sampling.temperature}: training needs sampled responses, so set it to "
+            f"{_LOWEST_TEMPERATURE} or more (evaluation is greedy by itself)"
         )
-    if "old_entropy" in needs_of(run.objective):
-        raise UserError(
-            "objective needs old_entropy and old_policy is 'rollout': the entropy of π_old is computed in the "
-            "trainer's pass, so set old_policy to 'trainer'"
+    if 0 < rollouts.max_staleness < run.updates_per_sync:
+        yield (
+            f"rollouts.max_staleness is {rollouts.max_staleness} and updates_per_sync {run.updates_per_sync}: a cycle "
+            f"that is begun early lags behind by {run.updates_per_sync}, so set it to 0 or to that at least"
+        )
+    if rollouts.overlong_buffer > sampling.max_tokens:
+        yield (
+            f"rollouts.overlong_buffer is {rollouts.overlong_buffer}, more than rollouts.sampling.max_tokens="
+            f"{sampling.max_tokens}: every response would be punished, so lower it"
+        )
+    for kind in ("environment", "agent"):
+        options = getattr(rollouts, f"{kind}_options")
+        if options and not getattr(rollouts, kind):
+            yield (
+                f"rollouts.{kind}_options is {describe_value(options)}, but rollouts.{kind} is '': name the {kind} "
+                "that they are for, or leave them out"
+            )
+    if rollouts.environment and run.prompts.template != "chat":
+        yield (
+            f"rollouts.environment is {rollouts.environment!r} and prompts.template {run.prompts.template!r}: "
+            "observations are messages of the tokenizer's chat template, so set prompts.template to 'chat'"
+        )
+    longest = run.prompts.max_tokens + sampling.max_tokens
+    if longest > run.tokens_per_microbatch:
+        yield (
+            f"a sequence may have {longest} tokens (prompts.max_tokens + rollouts.sampling.max_tokens), more than "
+            f"tokens_per_microbatch={run.tokens_per_microbatch}: raise the one or lower the others"
         )
 
 
-def _check_whole_distribution(run: Run) -> None:
-    """Refuses what compares the engine's log-probs with the trainer's where the engine samples from fewer tokens."""
+def _contradictions_of_agent(run: Run, rollouts: Rollouts) -> Iterator[str]:
+    """Yields what an episode of an agent, which may have several sequences, cannot have."""
+    agent = f"with rollouts.agent={rollouts.agent!r}"
+    if rollouts.environment:
+        yield f"rollouts.environment is {rollouts.environment!r} {agent}: leave one of them out"
+    if rollouts.endpoint.forced_turns == "observe" and rollouts.engine == "embedded":
+        yield (
+            "rollouts.endpoint.forced_turns is 'observe' with rollouts.engine='embedded', which samples no answers of "
+            "a given form: choose the engine sglang, or leave forced_turns out"
+        )
+    if rollouts.overlong_buffer:
+        yield (
+            f"rollouts.overlong_buffer is {rollouts.overlong_buffer} {agent}: an episode has no single length, so set "
+            "it to 0 and let the agent's reward punish length"
+        )
+    if run.penalties.kl_coef or run.penalties.entropy_coef:
+        yield (
+            f"penalties is {run.penalties} {agent}: penalties are sums over sequences, of which an episode may have "
+            "several, so leave them out"
+        )
+    if rollouts.endpoint.max_branches > 1 and not isinstance(average_of(run.objective), OverSequences):
+        yield (
+            f"the objective's average is {average_of(run.objective)} {agent}: only a mean over sequences counts an "
+            "episode with several branches once, so set rollouts.endpoint.max_branches to 1 or choose another objective"
+        )
+
+
+def _contradictions_of_layouts(run: Run) -> Iterator[str]:
+    for place, in_layout in layouts_of(run).items():
+        parallel = in_layout.parallel
+        experts = parallel.expert * parallel.expert_tensor
+        shared_by = parallel.data * parallel.tensor * parallel.context
+        if shared_by % experts:
+            yield (
+                f"{place}.expert × {place}.expert_tensor = {experts} does not divide data × tensor × context = "
+                f"{shared_by}: experts are sharded over these ranks, so change one of the sizes"
+            )
+        if parallel.virtual_pipeline > 1 and parallel.pipeline == 1:
+            yield (
+                f"{place}.virtual_pipeline is {parallel.virtual_pipeline} with {place}.pipeline=1: interleaving needs "
+                f"a pipeline, so set {place}.virtual_pipeline to 1 or {place}.pipeline above it"
+            )
+    for size, parallel in run.layouts.items():
+        if parallel.num_processes != size or (size == run.parallel.num_processes and parallel != run.parallel):
+            yield (
+                f"layouts[{size}] is a layout of {parallel.num_processes} processes ({parallel.describe()}), and "
+                f"parallel one of {run.parallel.num_processes}: each number must be the key of one layout"
+            )
+
+
+def _contradictions_of_log_probs(run: Run) -> Iterator[str]:
+    """Yields what compares log-probs of the engine, the trainer and π_old where there is nothing to compare."""
+    if run.old_policy == "rollout":
+        users = {
+            f"correction.mode is {run.correction.mode!r}": run.correction.mode != "none",
+            "routing_replay is 'R2'": run.routing_replay == "R2",
+            "objective needs old_entropy": "old_entropy" in needs_of(run.objective),
+        }
+        for user in filter(users.get, users):
+            yield (
+                f"{user} and old_policy 'rollout': it needs the trainer's pass of π_old, which is left out, so set "
+                "old_policy to 'trainer', or change the other"
+            )
     users = {
         f"correction.mode is {run.correction.mode!r}": run.correction.mode != "none",
         "old_policy is 'rollout'": run.old_policy == "rollout",
         "the objective needs rollout_log_probs": "rollout_log_probs" in needs_of(run.objective),
     }
     if run.rollouts.sampling.top_p < 1 and any(users.values()):
-        raise UserError(
+        yield (
             f"rollouts.sampling.top_p is {run.rollouts.sampling.top_p} and {next(filter(users.get, users))}: the "
             "engine's distribution is cut off there and the trainer's is not, so their ratio is no mismatch; set top_p "
             "to 1, or compare nothing with the engine"
-        )
-
-
-def _check_optimizer(place: str, optimizer: Optimizer) -> None:
-    if optimizer.min_lr > optimizer.lr:
-        raise UserError(
-            f"{place}.min_lr is {optimizer.min_lr}, more than {place}.lr={optimizer.lr}: the schedule ends there, so "
-            "lower it"
-        )
-
-
-def _check_rollouts(run: Run) -> None:
-    rollouts = run.rollouts
-    if rollouts.sampling.temperature < _LOWEST_TEMPERATURE:
-        raise UserError(
-            f"rollouts.sampling.temperature is {rollouts.sampling.temperature}: training needs sampled responses, "
-            f"so set it to {_LOWEST_TEMPERATURE} or more (evaluation is greedy by itself)"
-        )
-    if 0 < rollouts.max_staleness < run.updates_per_sync:
-        raise UserError(
-            f"rollouts.max_staleness is {rollouts.max_staleness} and updates_per_sync {run.updates_per_sync}: a cycle "
-            f"that is begun early lags behind by {run.updates_per_sync}, so set it to 0 or to that at least"
-        )
-    if rollouts.overlong_buffer > rollouts.sampling.max_tokens:
-        raise UserError(
-            f"rollouts.overlong_buffer is {rollouts.overlong_buffer}, more than rollouts.sampling.max_tokens="
-            f"{rollouts.sampling.max_tokens}: every response would be punished, so lower it"
-        )
-    if rollouts.environment_options and not rollouts.environment:
-        raise UserError(
-            f"rollouts.environment_options is {describe_value(rollouts.environment_options)}, but rollouts.environment "
-            "is '': name the environment that they are for, or leave them out"
-        )
-    if rollouts.environment and run.prompts.template != "chat":
-        raise UserError(
-            f"rollouts.environment is {rollouts.environment!r} and prompts.template {run.prompts.template!r}: "
-            "observations are messages of the tokenizer's chat template, so set prompts.template to 'chat'"
-        )
-    if rollouts.agent or rollouts.agent_options:
-        _check_agent(run)
-    longest = run.prompts.max_tokens + rollouts.sampling.max_tokens
-    if longest > run.tokens_per_microbatch:
-        raise UserError(
-            f"a sequence may have {longest} tokens (prompts.max_tokens + rollouts.sampling.max_tokens), more than "
-            f"tokens_per_microbatch={run.tokens_per_microbatch}: raise the one or lower the others"
-        )
-
-
-def _check_evaluation(run: Run) -> None:
-    for name, held_out in (run.evaluation.sets if run.evaluation else {}).items():
-        environment = run.rollouts.environment if held_out.environment is None else held_out.environment
-        if held_out.environment_options and not environment:
-            raise UserError(
-                f"evaluation.sets.{name}.environment_options is {describe_value(held_out.environment_options)}, but "
-                "the set has no environment: name the environment that they are for, or leave them out"
-            )
-
-
-def _check_agent(run: Run) -> None:
-    rollouts = run.rollouts
-    if not rollouts.agent:
-        raise UserError(
-            f"rollouts.agent_options is {describe_value(rollouts.agent_options)}, but rollouts.agent is '': name the "
-            "agent that they are for, or leave them out"
-        )
-    if rollouts.environment:
-        raise UserError(
-            f"rollouts.agent is {rollouts.agent!r} and rollouts.environment {rollouts.environment!r}: an episode is "
-            "driven by one of them, so leave the other out"
-        )
-    if rollouts.endpoint.forced_turns == "observe" and rollouts.engine == "embedded":
-        raise UserError(
-            "rollouts.endpoint.forced_turns is 'observe' with rollouts.engine='embedded', which samples no answers of "
-            "a given form: choose the engine sglang, or leave forced_turns out"
-        )
-    if rollouts.overlong_buffer:
-        raise UserError(
-            f"rollouts.overlong_buffer is {rollouts.overlong_buffer} with rollouts.agent={rollouts.agent!r}: an "
-            "episode has no single length, so set it to 0 and let the agent's reward punish length"
-        )
-    if run.penalties.kl_coef or run.penalties.entropy_coef:
-        raise UserError(
-            f"penalties is {run.penalties} with rollouts.agent={rollouts.agent!r}: penalties are sums over sequences, "
-            "of which an episode may have several, so leave them out"
-        )
-    if rollouts.endpoint.max_branches > 1 and not isinstance(average_of(run.objective), OverSequences):
-        raise UserError(
-            f"the objective's average is {average_of(run.objective)} with rollouts.agent={rollouts.agent!r}: only a "
-            "mean over sequences counts an episode with several branches once, so set rollouts.endpoint.max_branches "
-            "to 1 or choose another objective"
         )
 
 
@@ -432,39 +423,3 @@ def in_layout_for(run: Run, num_processes: int) -> Run:
             f"layouts[{num_processes}], or change the launcher"
         )
     return replace(run, parallel=run.layouts[num_processes])
-
-
-def _check_layouts(run: Run) -> None:
-    for size, parallel in run.layouts.items():
-        place = f"layouts[{size}]"
-        _check_layout(place, parallel)
-        if parallel.num_processes != size:
-            raise UserError(
-                f"{place} is a layout of {parallel.num_processes} processes ({parallel.describe()}): its key must be "
-                "that number"
-            )
-        if size == run.parallel.num_processes and parallel != run.parallel:
-            raise UserError(
-                f"{place} is {parallel.describe()}, but parallel, {run.parallel.describe()}, has {size} processes too: "
-                f"leave out {place}, or set parallel to it"
-            )
-
-
-def _check_layout(place: str, parallel: Parallel) -> None:
-    if parallel.virtual_pipeline > 1 and parallel.pipeline == 1:
-        raise UserError(
-            f"{place}.virtual_pipeline is {parallel.virtual_pipeline} with {place}.pipeline=1: interleaving needs a "
-            f"pipeline, so set {place}.virtual_pipeline to 1 or {place}.pipeline above it"
-        )
-    if parallel.sequence and parallel.tensor == 1:
-        raise UserError(
-            f"{place}.sequence is on with {place}.tensor=1: sequence parallelism is over the tensor ranks, so set it "
-            f"to False or {place}.tensor above 1"
-        )
-    experts = parallel.expert * parallel.expert_tensor
-    shared_by = parallel.data * parallel.tensor * parallel.context
-    if shared_by % experts:
-        raise UserError(
-            f"{place}.expert × {place}.expert_tensor = {experts} does not divide data × tensor × context = "
-            f"{shared_by}: experts are sharded over these ranks, so change one of the sizes"
-        )

@@ -47,7 +47,7 @@ def without_bubblewrap():
     """Leaves out a test where it starts a sandbox, so that those that do need no marker."""
     with pytest.MonkeyPatch.context() as patch:
         if LEAVES_OUT:
-            patch.setattr("megatron_sspo.sandbox.sandbox.find_bubblewrap", lambda: pytest.skip(NO_BUBBLEWRAP))
+            patch.setattr("sspo_sandbox.sandbox.find_bubblewrap", lambda: pytest.skip(NO_BUBBLEWRAP))
         yield
 
 

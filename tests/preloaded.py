@@ -16,10 +16,10 @@ with warnings.catch_warnings():
     import megatron_sspo.loop
     import megatron_sspo.plots.curves
     import megatron_sspo.policy.policy
-    import megatron_sspo.rehearsal.rank
     import megatron_sspo.reward.math
     import megatron_sspo.rollout.engines.embedded
     import megatron_sspo.weights.conversion.convert
+    import sspo_rehearsal.rank
 
 gc.collect()
 gc.freeze()  # collecting garbage, as Megatron does at each checkpoint, would go through all of it each time

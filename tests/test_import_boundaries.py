@@ -58,8 +58,8 @@ def outside(*places: str) -> list[Path]:
     return [path for path in FILES if path not in inside]
 
 
-def test_only_the_policy_its_checkpoints_and_its_rehearsal_import_megatron() -> None:
-    assert offenders("megatron", outside("policy", "checkpoint", "rehearsal")) == []
+def test_only_the_policy_and_its_checkpoints_import_megatron() -> None:
+    assert offenders("megatron", outside("policy", "checkpoint")) == []
     assert offenders("megatron", under("policy")), "the rule would hold for an empty folder too"
 
 
@@ -74,13 +74,8 @@ def test_each_integration_is_one_file_that_needs_no_trainer_of_ours(library: str
     assert ours == {"config", "errors", "integrations", "objective"}
 
 
-def test_the_worker_of_verifiers_needs_nothing_of_ours() -> None:
-    assert offenders("verifiers", outside("agent/verifiers_worker.py")) == []
-    assert offenders(ROOT, under("agent/verifiers_worker.py")) == []
-
-
-def test_only_the_client_the_endpoint_and_the_live_page_use_aiohttp() -> None:
-    allowed = ("rollout/servers/client.py", "rollout/agents/server.py", "plots/live/server.py")
+def test_only_the_client_of_servers_uses_aiohttp() -> None:
+    allowed = ("rollout/servers/client.py",)
     assert offenders("aiohttp", outside(*allowed)) == []
 
 
@@ -129,10 +124,10 @@ def test_no_circle_between_folders() -> None:
     ("importer", "imported"),
     [
         ("run", "rollout.engine.RolloutEngine"),
-        ("environment.open", "rollout.cycles.RolloutCycles"),
+        ("environment.protocol", "rollout.cycles.RolloutCycles"),
         ("data.tokenizer", "preflight.preflight.preflight"),
         ("rollout.servers.client", "rollout.weight_sync.session.Session"),
-        ("run_folder.resuming", "launch.command.launch"),
+        ("run_folder.resuming", "preflight.preflight.preflight"),
         ("checkpoint.writer", "policy.policy.Policy"),
     ],
 )
@@ -165,7 +160,7 @@ def test_an_objective_needs_torch_and_nothing_else() -> None:
     assert strays == []
 
 
-@pytest.mark.parametrize("library", sorted(path.name for path in LIBRARIES.iterdir()))
+@pytest.mark.parametrize("library", sorted({path.name for path in LIBRARIES.iterdir()} - {"rehearsal"}))
 def test_a_library_needs_no_trainer(library: str) -> None:
     files = sorted(LIBRARIES.glob(f"{library}/sspo_{library}/**/*.py"))
     assert files

@@ -13,7 +13,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent / "megatron_sspo"
 _FILES = ("run.py", "types.py", "objective/penalties.py", "objective/correction.py")
-_KINDS = ("config/kinds.py", "config/objectives.py", "config/trial.py")
+_KINDS = ("config/kinds.py", "config/objectives.py", "config/check_objective.py")
 _ROOT = "Run"
 
 _INTRODUCTION = """\

@@ -20,9 +20,9 @@ from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.memory.estimate import MemoryEstimate, estimate
 from megatron_sspo.recipe import load_recipe
-from megatron_sspo.rehearsal.batch import rehearsed_run, workload
-from megatron_sspo.rehearsal.sizes import find_config
 from megatron_sspo.run import Parallel
+from sspo_rehearsal.batch import rehearsed_run, workload
+from sspo_rehearsal.sizes import find_config
 from tools.memory_table import ROWS
 
 RESULTS = Path(__file__).parents[1] / "docs" / "full_size.json"

@@ -11,9 +11,9 @@ from typing import Any
 from megatron_sspo.memory.estimate import MemoryEstimate, estimate
 from megatron_sspo.memory.parameters import count_all
 from megatron_sspo.paper import RECOMPUTE
-from megatron_sspo.rehearsal.sizes import find_config
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.weights.family import load_family
+from sspo_rehearsal.sizes import find_config
 
 CARD = 80.0  # GB
 

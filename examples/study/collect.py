@@ -20,8 +20,8 @@ from typing import Any
 from examples.study.grid import ALONE, SWEEPS, Sweep, folder_name
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.run_folder import metrics_files
-from megatron_sspo.sweep.folder import is_sweep, read_sweep, status
-from megatron_sspo.sweep.results import area
+from sspo_lab.folder import is_sweep, read_sweep, status
+from sspo_lab.results import area
 
 RESULTS = Path(__file__).parent / "results"
 METRICS = {

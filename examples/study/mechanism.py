@@ -52,7 +52,7 @@ class Checkpoint:
             self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
             self._engine = engine(model_path)
             stored = HFFolder(folder)
-            self._engine.load_weights(((name, stored.read(name)) for name in stored.index), update)
+            self._engine.load_weights(((name, stored.read(name)) for name in stored.shapes()), update)
         self.update = update
 
     def respond(self, prompts: Sequence[Prompt], group_size: int, seed: int) -> list[RolloutGroup]:

@@ -1,1 +1,1 @@
-"""Agents that call the policy over HTTP."""
+"""Agents that ship with the package: a file for each."""

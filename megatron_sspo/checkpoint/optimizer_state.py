@@ -21,6 +21,7 @@ from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_f
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 _KEYS = ("param", "exp_avg", "exp_avg_sq")
+_NAMES = "optimizer.state."  # the beginning of their names in a checkpoint
 _METHOD = "sharded_param_state_fully_reshardable"  # Megatron's method that returns the tensors to write or to read
 
 Slices = Mapping[int, tuple[int, int]]
@@ -47,8 +48,6 @@ def divided_state(optimizer: Any) -> Iterator[None]:
     """Makes each rank write its share of the optimizer's state, and read no more than it needs, inside."""
     with ExitStack() as stack:
         for each in _distributed(optimizer):
-            if not hasattr(each, _METHOD):
-                raise RuntimeError(f"megatron-core's distributed optimizer has no {_METHOD}: update divided_state")
 
             def param_state(model: Any, is_loading: bool = False, *_: Any, of: Any = each) -> dict[int, Any]:
                 return (_tensors_to_read if is_loading else _tensors_to_write)(of, _described(model))
@@ -77,6 +76,11 @@ def divide_weights(model: Any, optimizer: Any) -> None:
         for held in _parameters(each):
             tensor = described[held.parameter]
             tensor.replica_id = (*tensor.replica_id[:-1], _replica(each, own, held.writer))
+
+
+def is_copied(optimizer: Any, name: str) -> bool:
+    """Returns whether a tensor to write was put together for the checkpoint alone, so that training leaves it."""
+    return name.startswith(_NAMES) and bool(_distributed(optimizer))
 
 
 def writers(sizes: Sequence[int], slices: Sequence[Slices], num_ranks: int) -> list[int]:
@@ -189,7 +193,7 @@ def _like(described: Any, values: Mapping[str, torch.Tensor], replica: int) -> d
     is_factory = isinstance(described, ShardedTensorFactory)
     for key, value in values.items():
         fields: dict[str, Any] = {
-            "key": f"optimizer.state.{key}.{described.key}",
+            "key": f"{_NAMES}{key}.{described.key}",
             "data": value.view(described.data.shape),
             "replica_id": (*outer, replica),
         }

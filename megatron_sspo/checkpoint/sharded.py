@@ -1,10 +1,10 @@
 """Sharded save and load of Megatron's state: model, optimizer, schedule, random states."""
 
-import importlib.util
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -15,8 +15,8 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
-from megatron_sspo.checkpoint.optimizer_state import add_moments, divide_weights, divided_state
-from megatron_sspo.checkpoint.saving import AsyncSave, ResultQueue, describe_error, report_save_errors
+from megatron_sspo.checkpoint.optimizer_state import add_moments, divide_weights, divided_state, is_copied
+from megatron_sspo.checkpoint.saving import AsyncSave, describe_error, report_save_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.surroundings import environment_with
@@ -36,50 +36,25 @@ _ADAPTER = ".lora_"  # in the names of an adapter's factors
 _WITHOUT_CODE = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": None}
 
 
-def check_requirements() -> None:
-    """Checks that psutil is installed; called before a run starts.
-
-    Raises:
-        UserError: psutil is missing. megatron-core does not declare it as a requirement. Without it the process that
-            writes a checkpoint dies, and the process that started it waits forever (0.16 to 0.19).
-    """
-    if importlib.util.find_spec("psutil") is None:
-        raise UserError("psutil is not installed, and megatron-core hangs without it while saving: pip install psutil")
-
-
 def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> AsyncSave:
     """Begins to write a `torch_dist` checkpoint into the existing, empty folder `path`. A collective.
 
-    Separate processes write it, even if the trainer waits for them.
+    A thread writes it, even if the trainer waits for it.
 
     Raises:
         UserError: the checkpoint cannot be written.
     """
-    results = ResultQueue()
-    with report_save_errors(path), _replace_results_queue(results):
+    # in place of the queue of a server process, which would survive a kill of this one
+    filesystem_async._results_queue = SimpleQueue()
+    with report_save_errors(path):
         state = state_to_save(chunks, optimizer, scheduler)
         request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True, **_MCORE_WRITERS)
-    return AsyncSave(request, results, path)
+    return AsyncSave(request, path, partial(is_copied, optimizer))
 
 
 def state_to_save(chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
     """Returns the state whose tensors say which parts of a checkpoint a rank writes. A collective."""
     return _state(chunks, optimizer, scheduler, is_loading=False)
-
-
-@contextmanager
-def _replace_results_queue(results: Any) -> Iterator[None]:
-    """Replaces the `multiprocessing.Manager` through which Megatron-Core (0.16) passes the writer's results.
-
-    That manager is a server process, which would survive a kill of this one.
-    """
-    if not hasattr(filesystem_async, "_results_queue"):
-        raise RuntimeError("megatron-core has no filesystem_async._results_queue: update _replace_results_queue")
-    filesystem_async._results_queue = results
-    try:
-        yield
-    finally:
-        filesystem_async._results_queue = None
 
 
 def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, seed: int) -> None:
@@ -92,7 +67,7 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, s
         UserError: the folder is damaged, or was written by another model or layout.
     """
     state = read(path, state_to_load(chunks, optimizer, scheduler))
-    load_chunks(path, chunks, state)
+    load_chunks(chunks, state)
     adam = {name: optimizer.param_groups[0][name] for name in ("betas", "eps")}
     for group in param_groups(state["optimizer"]):  # this run's settings, which may differ from the saved ones
         group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr  # newer releases match groups by them
@@ -100,6 +75,44 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, s
     optimizer.load_state_dict(state["optimizer"])
     load_schedule(scheduler, state["scheduler"])
     set_random_states(state["random"], seed, scheduler.num_steps)
+
+
+def load_resharded(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, seed: int) -> None:
+    """Restores model, optimizer and schedule in any layout, and seeds the random states anew. A collective.
+
+    Each rank reads its parts of the whole tensors, which `fully_reshardable` (docs/checkpoints.md) writes for the
+    optimizer too. Parameter groups are made by this layout, because whether experts have an optimizer of their own
+    depends on it, and only their step count is the checkpoint's.
+
+    Args:
+        seed: the run's seed. With the number of updates it gives the new random states, as a start does: ranks that
+            draw equal numbers at a start draw equal numbers here.
+
+    Raises:
+        UserError: the folder is damaged, or was written by another model.
+    """
+    state = state_to_load(chunks, optimizer, scheduler)
+    del state["random"]  # a state per rank of the other layout
+    state["resharded"] = state.pop("optimizer")  # beside the checkpoint's groups, which Megatron would merge into it
+    loaded = read(path, state, ignored=("random",))
+    load_chunks(chunks, loaded)
+    optimizer.load_state_dict(_optimizer_state(optimizer.state_dict(), loaded["resharded"], loaded["optimizer"]))
+    load_schedule(scheduler, loaded["scheduler"])
+    seed_random_states(seed, scheduler.num_steps)
+
+
+def _optimizer_state(own: Any, resharded: Mapping[Any, Any], saved: Mapping[Any, Any]) -> Any:
+    """Returns the state to load: this layout's groups with the saved step count, and the resharded tensors."""
+    kept = [{"step": group["step"]} for group in param_groups(saved) if "step" in group][-1:]
+    of_chain = isinstance(own, list)
+    states: dict[Any, Any] = dict(enumerate(own)) if of_chain else {0: own}
+    for number, state in states.items():
+        for group in param_groups(state):
+            group.update(*kept)
+        tensors = resharded.get(number, {}) if of_chain else resharded
+        state["param_state"] = tensors.get("param_state", {})
+        state["param_state_sharding_type"] = SHARDING_TYPE
+    return list(states.values()) if of_chain else own
 
 
 def state_to_load(chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
@@ -116,44 +129,25 @@ def read(path: Path, state: dict[str, Any], *, ignored: Sequence[str] = ()) -> d
     Raises:
         UserError: the folder is damaged, has pickles that could run code, or was written by another model or layout.
     """
-    agree.run_on_rank_0(lambda: _check_index(path))
     try:
-        strict = StrictHandling.RETURN_ALL if ignored else StrictHandling.RAISE_ALL
+        agree.run_on_rank_0(lambda: read_index(path))  # finds a file that is missing or cut
         with environment_with(_WITHOUT_CODE):
-            found: Any = dist_checkpointing.load(state, str(path), strict=strict)
-        if not ignored:
-            return found
-        found, missing, unexpected = found
+            loaded: Any = dist_checkpointing.load(state, str(path), strict=StrictHandling.RETURN_ALL)
+        found, missing, unexpected = loaded
+        if different := sorted({*missing, *unexpected} - {*ignored}):
+            raise KeyError(f"{different[0]} is on one side only")
+        return found
     except (Exception, CheckpointException) as error:  # there are many kinds; CheckpointException is a BaseException
-        raise _unloadable(path, describe_error(error)) from error
-    if different := sorted({*missing, *unexpected} - {*ignored}):
-        raise _unloadable(path, f"{different[0]} is on one side only")
-    return found
+        raise UserError(
+            f"the checkpoint {path} cannot be loaded ({describe_error(error).partition(';')[0]}): it is damaged, or of "
+            "another model or layout; resume from an older checkpoint of the same run"
+        ) from error
 
 
-def _check_index(path: Path) -> None:
-    """Checks the index, a pickle that torch reads without any restriction."""
-    try:
-        read_index(path)
-    except UserError as error:
-        raise _unloadable(path, str(error).partition(";")[0]) from error
-
-
-def _unloadable(path: Path, why: str) -> UserError:
-    return UserError(
-        f"the checkpoint {path} cannot be loaded ({why}): it is damaged, or of another model or layout; resume from an "
-        "older checkpoint of the same run"
-    )
-
-
-def load_chunks(path: Path, chunks: Sequence[Any], state: Mapping[str, Any]) -> None:
-    """Copies the model's tensors of a state that was read from `path` into the chunks.
-
-    Raises:
-        UserError: the state lacks a parameter, or has one too many.
-    """
+def load_chunks(chunks: Sequence[Any], state: Mapping[str, Any]) -> None:
+    """Copies the model's tensors of a state that was read into the chunks, which it names completely."""
     for number, chunk in enumerate(chunks):
-        _load_strictly(chunk, state[f"model{number}"], path)
+        _unwrap(chunk).load_state_dict(state[f"model{number}"], strict=False)  # it has no `_extra_state`
 
 
 def load_schedule(scheduler: Any, state: Mapping[str, Any]) -> None:
@@ -202,6 +196,7 @@ def _unwrap(chunk: Any) -> Any:
     return chunk
 
 
+<<<<<<< HEAD
 def _saved(state: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a checkpoint has of a model's state: everything, or of a model with adapters these alone."""
     adapters = {name: value for name, value in state.items() if _ADAPTER in name}
@@ -219,6 +214,8 @@ def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
         )
 
 
+=======
+>>>>>>> main
 def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
     metadata = {
         "distrib_optim_sharding_type": SHARDING_TYPE,

@@ -12,7 +12,6 @@ from typing import Any
 
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors, short_repr
-from megatron_sspo.files.reading import check_regular_file, read_bytes
 from megatron_sspo.files.removing import remove
 from megatron_sspo.files.writing import flush_to_disk, write_atomically
 from megatron_sspo.types import RolloutGroup
@@ -94,6 +93,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
+@os_errors_as_user_errors()
 def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict[str, Any]]:
     """Returns the state, and the `extra` values that `describe_checkpoint` wrote.
 
@@ -103,45 +103,29 @@ def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict
     Raises:
         UserError: a part of the checkpoint is missing, cannot be read, or has another format.
     """
-    _check_parts(path, "state.json")
     with _damage_as_user_error(path):
-        extra = json.loads(read_bytes(path / "state.json").decode("utf-8"))
+        extra = json.loads((path / "state.json").read_text(encoding="utf-8"))
         update, sizes, written = extra.pop("update"), extra.pop("batch_sizes"), extra.pop("format", 1)
         is_warm_started = extra.pop("is_warm_started", False)  # other formats do not have it
         if missing := [name for name in needed if name not in extra]:
             raise ValueError(f"state.json has no {', '.join(missing)}")
-        if type(update) is not int or update < 0:
-            raise ValueError(f"state.json has update {short_repr(update)}")
-        if type(is_warm_started) is not bool:
-            raise ValueError(f"state.json has is_warm_started {short_repr(is_warm_started)}")
-        if wrong := [name for name in needed if not isinstance(extra[name], dict)]:
-            raise ValueError(f"{wrong[0]} in state.json is not an object")
     if written != _FORMAT:
         raise UserError(
             f"the checkpoint {path} has format {short_repr(written)}, and this version of megatron_sspo reads format "
             f"{_FORMAT}: resume with the version that wrote it, or start a new run"
         )
-    _check_parts(path, "batches.npz", "trainer")
-    with os_errors_as_user_errors():
-        check_regular_file(path / "batches.npz")
     with _damage_as_user_error(path):
         batches = read_batches(path / "batches.npz")
-        if [len(batch) for batch in batches] != sizes:
-            raise ValueError("batches.npz does not belong to state.json")
+        if [len(batch) for batch in batches] != sizes or not (path / "trainer").is_dir():
+            raise ValueError("batches.npz does not belong to state.json, or there is no trainer")
     return State(update, batches, is_warm_started), extra
-
-
-def _check_parts(path: Path, *names: str) -> None:
-    for name in names:
-        if not (path / name).exists():
-            raise UserError(f"the checkpoint {path} has no {name}: delete that folder to resume from an older one")
 
 
 @contextlib.contextmanager
 def _damage_as_user_error(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, RecursionError, UserError) as error:
         raise UserError(
             f"the checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}): delete that folder to "
             "resume from an older one"

@@ -1,12 +1,9 @@
 """Runs the command line, and turns errors that the user can fix into one line."""
 
-import argparse
 import os
 import sys
 
-from megatron_sspo.cli.extras import check_installed, error_of
 from megatron_sspo.cli.parser import parser
-from megatron_sspo.cli.refusals import refusal_as_user_error
 from megatron_sspo.errors import UserError, escape_unprintable, os_errors_as_user_errors
 from megatron_sspo.processes.surroundings import prepare_process
 
@@ -17,23 +14,21 @@ def run(arguments: list[str] | None = None) -> int:
     A UserError becomes one line on stderr and exit code 2; Ctrl-C is exit code 130.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    extra = "train"
     try:
         with os_errors_as_user_errors():
             prepare_process()
-            options = _parse(arguments)
-            if options.extra:
-                check_installed(options.command, options.extra)
+            options = parser().parse_args(arguments)
+            extra = options.extra
             code = options.run(options, arguments)
             sys.stdout.flush()
             return code
     except KeyboardInterrupt:
         return 130
-    except Exception as raised:
-        if _comes_of_an_interrupt(raised):
+    except (UserError, ModuleNotFoundError) as raised:
+        if isinstance(raised.__context__, KeyboardInterrupt):  # which Transformers turns into an error of its import
             return 130
-        error = _user_error(raised)
-        if error is None:
-            raise
+        error = raised if isinstance(raised, UserError) else _missing_module(raised, extra)
         from megatron_sspo.processes import local
 
         local.report(str(error))  # does not return if `launch` started this process
@@ -43,23 +38,7 @@ def run(arguments: list[str] | None = None) -> int:
         return 2
 
 
-def _user_error(error: Exception) -> UserError | None:
-    """Returns the error that the user can fix, or None for an error of this package or of the user's own code."""
-    if isinstance(error, UserError):
-        return error
-    return error_of(error) if isinstance(error, ModuleNotFoundError) else refusal_as_user_error(error)
-
-
-def _comes_of_an_interrupt(error: BaseException) -> bool:
-    """Returns whether an error was raised while Ctrl-C was handled, as Transformers does while it is imported."""
-    chain: list[BaseException] = [error]
-    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
-        chain.append(before)
-    return any(isinstance(each, KeyboardInterrupt) for each in chain)
-
-
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    try:
-        return parser().parse_args(arguments)
-    finally:
-        sys.stdout.flush()  # of --help, after which argparse exits: a full disk is an error here, too
+def _missing_module(error: ModuleNotFoundError, extra: str) -> UserError:
+    """Returns the error for a module that a command imports; one that a user's file imports is a UserError already."""
+    extra = "hub" if error.name == "datasets" else extra
+    return UserError(f"this command needs {error.name}, which is not installed: pip install 'megatron-sspo[{extra}]'")

@@ -1,10 +1,16 @@
-"""`megatron-sspo launch`."""
+"""`megatron-sspo launch`: checks a run, and starts it here, by Slurm, or by NeMo-Run."""
 
 import argparse
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.cli.parser import add_command, add_recipe, as_path
-from megatron_sspo.launch.slurm import SCRIPT
+from megatron_sspo.errors import UserError
+from megatron_sspo.launch import slurm
+
+if TYPE_CHECKING:
+    from megatron_sspo.run import Run
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -26,7 +32,7 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command.add_argument(
         "--sbatch", default="", metavar="OPTIONS", help='options for sbatch: --sbatch="--nodes=6 --time=8:00:00"'
     )
-    command.add_argument("--script", default=SCRIPT, help="script of slurm/ to submit (default: %(default)s)")
+    command.add_argument("--script", default=slurm.SCRIPT, help="script of slurm/ to submit (default: %(default)s)")
     command.add_argument(
         "--executor", choices=("slurm", "local"), default="slurm", help="NeMo-Run executor (default: %(default)s)"
     )
@@ -37,15 +43,8 @@ def _add_rehearsal(command: argparse.ArgumentParser) -> None:
     rehearsal = command.add_argument_group(
         "rehearsal", "runs an update's code as one rank of each pipeline stage, without GPUs and without the memory"
     )
-    rehearsal.add_argument(
-        "--rehearse", action="store_true", help="only rehearses: prints memory, messages, FLOPs and a predicted time"
-    )
-    defaults: dict[str, Any] = {}
-
-    def add(*name: str, **settings: Any) -> None:
-        added = rehearsal.add_argument(*name, **settings)
-        defaults[added.dest] = added.default
-
+    add = rehearsal.add_argument
+    add("--rehearse", action="store_true", help="only rehearses: prints memory, messages, FLOPs and a predicted time")
     add("--stage", type=int, metavar="S", help="rehearse only pipeline stage S, from 1 (default: every stage)")
     add("--rank", type=int, metavar="R", help="rehearse only rank R")
     add("--machine", default="h100x8", metavar="NAME", help="machine of the predicted time (default: %(default)s)")
@@ -67,12 +66,125 @@ def _add_rehearsal(command: argparse.ArgumentParser) -> None:
         help="the largest number of microbatches to rehearse (default: enough to fill the pipeline, and one more)",
     )
     add("--output", type=as_path, metavar="FILE", help="the JSON to write (default: OUTPUT/NAME.rehearsal.json)")
-    add("--account", type=as_path, help=argparse.SUPPRESS)  # of one rank, from a process that the command starts
-    command.set_defaults(of_rehearsal=defaults)
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
-    """Checks the run, and starts it."""
-    from megatron_sspo.launch.command import launch
+    """Checks the run, starts it, and returns the exit code."""
+    from megatron_sspo.processes import local
+    from megatron_sspo.recipe import load_recipe
 
-    return launch(options)
+    _check_options(options)
+    if options.rehearse:
+        return _rehearse(options, load_recipe(options.recipe, options.set))
+    job = _job(options) if options.on != "local" else None
+    on_slurm = job if slurm.uses_slurm(options) else None
+    of_script = on_slurm.script_assignments() if on_slurm is not None else []
+    run = load_recipe(options.recipe, [*of_script, *options.set])
+    resume = ["--resume", str(options.resume)] if options.resume else []
+    command = ["train", options.recipe, *(part for value in options.set for part in ("--set", value)), *resume]
+    if options.dry_run and job is None:
+        print("\n".join(local.describe_commands(command, run.parallel.num_processes)), flush=True)
+    elif options.dry_run and options.on == "slurm" and job is not None:
+        print(job.describe(), flush=True)
+    elif options.dry_run and job is not None and (code := _nemo_run(options, job)):
+        return code
+    _check(run, options, on_slurm)
+    if options.dry_run or options.check:
+        return 0
+    if job is None:
+        return local.launch(command, run.parallel.num_processes)
+    return job.submit() if options.on == "slurm" else _nemo_run(options, job)
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    of_slurm = bool(options.sbatch) or options.script != slurm.SCRIPT
+    contradictions = (
+        (options.on == "local" and of_slurm, "--sbatch and --script are for Slurm jobs: add --on slurm, or nemo-run"),
+        (
+            options.on != "local" and options.resume,
+            "--resume is for --on local: set RUN to the run's folder instead, which the job then resumes",
+        ),
+        (
+            options.on != "nemo-run" and options.executor != "slurm",
+            "--executor is NeMo-Run's: add --on nemo-run, or leave it out",
+        ),
+        (
+            options.rehearse and (options.on != "local" or options.resume or options.check or options.dry_run),
+            "--rehearse starts no run and checks none: leave out --on, --resume, --check and --dry-run",
+        ),
+    )
+    for holds, message in contradictions:
+        if holds:
+            raise UserError(message)
+
+
+def _rehearse(options: argparse.Namespace, run: "Run") -> int:
+    try:
+        from sspo_rehearsal.command import rehearse
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("sspo_rehearsal"):
+            raise
+        raise UserError("--rehearse needs a library that is not installed: pip install sspo-rehearsal") from error
+    return rehearse(options, run)
+
+
+def _job(options: argparse.Namespace) -> slurm.SlurmJob:
+    from megatron_sspo.recipe import absolute_name
+
+    variables = slurm.variables_from_environment()
+    project = slurm.project_folder(variables)
+    return slurm.SlurmJob(
+        recipe=options.recipe if Path.cwd() == project else absolute_name(options.recipe),
+        assignments=options.set,
+        options=slurm.split_options(options.sbatch),
+        variables=variables,
+        script=options.script,
+    )
+
+
+def _check(run: "Run", options: argparse.Namespace, job: slurm.SlurmJob | None) -> None:
+    """Checks the run and raises UserError if a check fails; with --check, also prints the report."""
+    import torch
+
+    from megatron_sspo.evaluation.parts import open_parts
+    from megatron_sspo.launch.report import report
+    from megatron_sspo.preflight.preflight import preflight
+    from megatron_sspo.preflight.resources import check_memory, memory_of_rank, read_model_config
+    from megatron_sspo.preflight.unread import unread_settings
+    from megatron_sspo.run import layouts_of
+
+    resume = options.resume
+    if job is not None:
+        slurm.check_size(job, {run.parallel.num_processes, *run.layouts})
+        folder = job.run_folder
+        run = replace(run, output=str(folder.parent), name=folder.name)
+        resume = folder if (folder / "config.json").exists() else None  # the job resumes the run there
+    log = print if options.check else lambda line: None
+    remarks = preflight(run, resume=resume, elsewhere=job is not None, log=log)
+    if options.check and job is None:
+        with open_parts(run):  # as the start of the run does; the engine would start its servers
+            pass
+    config = read_model_config(run)
+    on_cuda = job is not None or torch.cuda.is_available()
+    for in_layout in layouts_of(run).values():
+        if options.check:
+            print(report(in_layout, config, on_cuda=on_cuda), flush=True)
+        if options.memory is not None:
+            check_memory(in_layout, config, round(options.memory * 1e9), "a GPU there", on_cuda=True)
+    if options.memory is None and job is None:
+        check_memory(run, config, *memory_of_rank(1 if on_cuda else run.parallel.num_processes), on_cuda=on_cuda)
+    if options.check:
+        for remark in remarks:
+            print(f"resumed with another configuration: {remark}")
+        for line in unread_settings(run, config):
+            print(line)
+        print("all checks passed; versions, paths and memory are checked again when all ranks have started")
+
+
+def _nemo_run(options: argparse.Namespace, job: slurm.SlurmJob) -> int:
+    """Starts the job with the interpreter that has NeMo-Run; it needs nothing of the trainer's environment."""
+    from megatron_sspo.launch.nemo_run_process import run_module
+
+    arguments = [job.recipe, *(f"--set={assignment}" for assignment in job.assignments), f"--script={job.script}"]
+    module = "megatron_sspo.launch.nemo_run"
+    return run_module(module, arguments, job, executor=options.executor, dry_run=options.dry_run)

@@ -10,7 +10,7 @@ from megatron_sspo.cli.parser import add_command, as_path
 def add_arguments(commands: Any, *, run: Any) -> None:
     """Adds the arguments of the command."""
     help = "writes a project to edit: a recipe, a reward, data, a tiny model, Slurm scripts"
-    command = add_command(commands, "new", run=run, help=help, extra="")
+    command = add_command(commands, "new", run=run, help=help)
     command.add_argument("folder", type=as_path, metavar="DIR", help="the new folder")
 
 

@@ -1,26 +1,14 @@
 """The parser of all commands, and arguments that several commands share."""
 
 import argparse
-import difflib
 import importlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from megatron_sspo import __version__
 
-COMMANDS = (
-    "new",
-    "train",
-    "launch",
-    "sweep",
-    "serve",
-    "evaluate",
-    "table",
-    "convert",
-    "verify",
-    "plot",
-)  # in the order of --help
+# in the order of --help
+COMMANDS = ("new", "train", "launch", "sweep", "serve", "evaluate", "table", "convert", "verify", "plot")
 
 RECIPE = "a Python file, file.py:function, or package.module:function that returns a Run"
 _FIELDS = (
@@ -29,37 +17,11 @@ _FIELDS = (
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that names an unknown option even if a required argument is missing too, and refuses `--option=--`."""
-
-    _given: Sequence[str] = ()
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses known arguments as argparse does; keeps all arguments for the message of `error`.
-
-        Python 3.11 drops a value `--` and gives an option an empty list, which would be taken for a value left out.
-        """
-        self._given = args or ()
-        for name in map(_name, self._given):
-            if f"{name}=--" in self._given:
-                self.error(f"argument {name}: '--' is not a value")
-        return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        """Prints the message, or the first unknown option if arguments are missing, and exits with code 2."""
-        unknown = next((name for name in map(_name, self._given) if name and not self._is_known(name)), None)
-        if unknown is None or not message.startswith("the following arguments are required"):
-            super().error(message)
-        close = difflib.get_close_matches(unknown, self._option_string_actions, n=1)
-        super().error(f"there is no option {unknown}" + (f": did you mean {close[0]}?" if close else ""))
-
-    def _is_known(self, name: str) -> bool:
-        return any(known.startswith(name) for known in self._option_string_actions)
-
-
-def parser() -> Parser:
+def parser() -> argparse.ArgumentParser:
     """Returns the parser of `megatron-sspo`; each command sets `run`, the function that executes it."""
-    top_level = Parser(prog="megatron-sspo", description="Soft Sequence Policy Optimization on Megatron-Core.")
+    top_level = argparse.ArgumentParser(
+        prog="megatron-sspo", description="Soft Sequence Policy Optimization on Megatron-Core."
+    )
     top_level.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = top_level.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -72,7 +34,7 @@ def add_command(commands: Any, name: str, *, run: Any, help: str, extra: str = "
     """Adds one command and returns its parser.
 
     Args:
-        extra: the extra of the package that the command needs, which is checked before `run` is called; "": none.
+        extra: the extra of the package that the command needs, for the message if one of its modules is missing.
     """
     command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
     command.set_defaults(run=run, command=name, extra=extra)
@@ -142,9 +104,3 @@ def check_measure(options: argparse.Namespace, command: str) -> None:
         from megatron_sspo.errors import UserError
 
         raise UserError(f"--measure and --compare are for the folder of a sweep: megatron-sspo {command} SWEEP")
-
-
-def _name(argument: str) -> str:
-    """Returns the name of an option; "" for an argument that is not an option."""
-    is_option = argument.startswith("-") and argument not in ("-", "--")
-    return argument.partition("=")[0] if is_option else ""

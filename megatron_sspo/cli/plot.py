@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from megatron_sspo.cli import lab
 from megatron_sspo.cli.parser import add_command, add_measure, as_path, check_measure, not_empty
 
 
@@ -32,13 +33,10 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     """Draws the picture and prints its path, or serves the page until Ctrl-C."""
     if options.serve or options.port is not None:
         return _serve(options)
-    from megatron_sspo.sweep.folder import is_sweep
-
-    if len(options.runs) == 1 and is_sweep(Path(options.runs[0])):
-        from megatron_sspo.plots.sweep import plot_sweep
-
-        path = options.output or Path(options.runs[0]) / "curves.png"
-        plot_sweep(Path(options.runs[0]), path, measure=options.measure, compare=options.compare)
+    first = Path(options.runs[0])
+    if len(options.runs) == 1 and (first / "sweep.json").is_file():
+        path = options.output or first / "curves.png"
+        lab.call("figure.plot_sweep", first, path, measure=options.measure, compare=options.compare)
         print(path)
         return 0
     check_measure(options, "plot")
@@ -50,9 +48,8 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     else:
         from megatron_sspo.plots.curves import plot_runs
 
-        folders = [Path(run) for run in options.runs]
-        path = options.output or folders[0] / "curves.png"
-        plot_runs(folders, path)
+        path = options.output or first / "curves.png"
+        plot_runs([Path(run) for run in options.runs], path)
     print(path)
     return 0
 
@@ -65,7 +62,6 @@ def _serve(options: argparse.Namespace) -> int:
         raise UserError("--port is for the page: add --serve")
     if options.output is not None:
         raise UserError("--output is for a picture, and --serve draws none: leave out one of them")
-    from megatron_sspo.plots.live.server import PORT, serve
-
-    serve([Path(run) for run in options.runs], PORT if options.port is None else options.port)
+    port = 8060 if options.port is None else options.port
+    lab.call("live.server.serve", [Path(run) for run in options.runs], port)
     return 0

@@ -1,57 +1,64 @@
 """`megatron-sspo sweep`."""
 
 import argparse
+import importlib.util
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from megatron_sspo.cli import lab
 from megatron_sspo.cli.parser import add_command, add_recipe, as_path
+from megatron_sspo.errors import UserError
+from megatron_sspo.launch import slurm
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
-    """Adds the arguments of the command."""
+    """Adds the arguments of the command, which sspo_lab has."""
     help = "runs a grid of values of some fields, each with several seeds; the same command continues it"
     command = add_command(commands, "sweep", run=run, help=help)
     add_recipe(command)
-    command.add_argument(
-        "--vary",
-        action="append",
-        default=[],
-        metavar="FIELD=[VALUE,...]",
-        help='values as --set takes them: objective="[sspo(), gspo()]", or with labels "{ours: sspo()}"',
-    )
-    command.add_argument(
-        "--seeds",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of seeds, 0 to N-1, for each combination (%(default)s)",
-    )
-    command.add_argument("--at-once", type=int, default=1, metavar="N", help="number of runs at a time (%(default)s)")
-    command.add_argument(
-        "--output",
-        type=as_path,
-        metavar="DIR",
-        help="folder of the sweep (default: the recipe's folder with -sweep appended)",
-    )
-    command.add_argument(
-        "--start-from",
-        type=as_path,
-        metavar="DIR",
-        help="folder of a run or model to start from, without a warm start; {seed} stands for a run's seed",
-    )
-    command.add_argument(
-        "--on", choices=("local", "slurm", "nemo-run"), default="local", help="place of the runs (%(default)s)"
-    )
-    command.add_argument(
-        "--sbatch", default="", metavar="OPTIONS", help='options for sbatch: --sbatch="--time=8:00:00"'
-    )
-    command.add_argument(
-        "--executor", choices=("slurm", "local"), default="slurm", help="NeMo-Run executor (%(default)s)"
-    )
-    command.add_argument("--dry-run", action="store_true", help="prints the commands instead of running them")
+    if importlib.util.find_spec("sspo_lab") is not None:
+        lab.call("command.add_arguments", command, as_path)
+    else:  # the command then says how it is installed
+        command.add_argument("others", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Runs the sweep, or submits it."""
-    from megatron_sspo.sweep.command import sweep
+    return lab.call("command.sweep", options, _Trainer())
 
-    return sweep(options)
+
+class _Trainer:
+    """The trainer, as `sspo_lab.trainer.Trainer` describes it."""
+
+    def load(self, recipe: str, assignments: Sequence[str]) -> Mapping[str, Any]:
+        from megatron_sspo.config.overrides import config_to_json
+        from megatron_sspo.recipe import load_recipe
+
+        return config_to_json(load_recipe(recipe, assignments))
+
+    def why_not(self, recipe: str, assignments: Sequence[str], sbatch: Sequence[str] | None) -> str:
+        from megatron_sspo.preflight.preflight import preflight
+        from megatron_sspo.recipe import load_recipe
+
+        run = load_recipe(recipe, assignments)
+        try:
+            if sbatch is not None:
+                slurm.check_size(self._job(recipe, sbatch), {run.parallel.num_processes, *run.layouts})
+            preflight(run, resume=None, elsewhere=sbatch is not None)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    def submit(self, sweep: Path, sbatch: Sequence[str], *, dry_run: bool) -> int:
+        job = self._job(str(sweep), sbatch)
+        if not dry_run:
+            return job.submit()
+        print(job.describe(), flush=True)
+        return 0
+
+    def _job(self, recipe: str, sbatch: Sequence[str]) -> slurm.SlurmJob:
+        options = slurm.split_options(shlex.join(sbatch))
+        variables = slurm.variables_from_environment()
+        return slurm.SlurmJob(recipe=recipe, options=options, variables=variables, script=slurm.SWEEP_SCRIPT)

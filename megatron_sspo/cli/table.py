@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from megatron_sspo.cli import lab
 from megatron_sspo.cli.parser import add_command, add_measure, check_measure, not_empty
 
 
@@ -24,14 +25,10 @@ def add_arguments(commands: Any, *, run: Any) -> None:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Prints the table, in Markdown."""
-    from megatron_sspo.sweep.folder import is_sweep
-
-    if len(options.folders) == 1 and is_sweep(Path(options.folders[0])):
-        from megatron_sspo.sweep.results import read_results
-        from megatron_sspo.sweep.table import sweep_table
-
-        results = read_results(Path(options.folders[0]), measure=options.measure, compare=options.compare)
-        print(sweep_table(results), end="")
+    folder = Path(options.folders[0])
+    if len(options.folders) == 1 and (folder / "sweep.json").is_file():
+        results = lab.call("results.read_results", folder, measure=options.measure, compare=options.compare)
+        print(lab.call("table.sweep_table", results), end="")
         return 0
     check_measure(options, "table")
     from megatron_sspo.evaluation.command import print_table

@@ -42,20 +42,16 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     from megatron_sspo.processes import local
     from megatron_sspo.processes.cuda_connections import order_kernels
     from megatron_sspo.processes.forks import may_fork, without_threads
-    from megatron_sspo.processes.output import survive_full_disk
     from megatron_sspo.recipe import load_recipe
     from megatron_sspo.run import in_layout_for
 
-    survive_full_disk()
     if options.generate and (options.resume or options.rollouts):
         raise UserError("--generate begins a run of its own: leave out --resume and --rollouts")
     if options.rollouts and not (options.rollouts / "rollouts").is_dir():
         raise UserError(f"{options.rollouts} has no folder rollouts: name the folder of a run of train --generate")
-    local.check_variables()
-    local.check_tasks()
     with without_threads():
         run = load_recipe(options.recipe, options.set)
-        check_updates(options.profile, 0, run.num_updates)  # again when it is known where a resumed run goes on
+        check_updates(options.profile, run.num_updates)
         if local.is_launched():
             run = in_layout_for(run, int(os.environ["WORLD_SIZE"]))
         # before the checks, which ask torch for GPUs
@@ -87,7 +83,7 @@ def _train(run: "Run", options: argparse.Namespace) -> int:
     from megatron_sspo.processes import local
 
     if local.is_child():  # a fork's share of the cores was not known yet when torch was imported
-        torch.set_num_threads(local.num_threads())
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].partition(",")[0]))  # of nested levels the first
     if options.generate:
         from megatron_sspo.job.generate import generate
 

@@ -1,9 +1,7 @@
 """Formats any value for a message: on one line and short."""
 
-import inspect
 import re
 import reprlib
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from megatron_sspo.errors import escape_unprintable
@@ -15,26 +13,13 @@ _repr.maxlevel, _repr.maxstring, _repr.maxlong, _repr.maxother = 3, 60, 30, _LON
 
 
 def describe_value(value: Any) -> str:
-    """Returns the value's text for a message. Functions, classes and generators are named instead of printed."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
-        return "a lambda"
-    if isinstance(value, (FunctionType, BuiltinFunctionType, MethodType)):
-        return f"the function {value.__name__}"
-    if isinstance(value, ModuleType):
-        return f"the module {value.__name__}"
-    if inspect.isgenerator(value) or inspect.iscoroutine(value) or inspect.isasyncgen(value):
-        return f"a {type(value).__name__.replace('_', ' ')}"
-    if type(value) is int and value.bit_length() > 256:
-        return f"an integer of {value.bit_length()} bits"
-    if type(value).__repr__ is object.__repr__:
-        return f"an object of the class {type(value).__name__}"
+    """Returns the value's text for a message. Functions and classes are named instead of printed."""
+    if isinstance(value, type) or hasattr(value, "__code__"):
+        return f"the {'class' if isinstance(value, type) else 'function'} {value.__name__}"
     try:
-        text = _repr.repr(value)
+        return shorten(without_address(_repr.repr(value)))
     except Exception:  # a user's class whose __repr__ fails
-        text = f"a {type(value).__name__}"
-    return shorten(without_address(text))
+        return f"a {type(value).__name__}"
 
 
 def without_address(text: str) -> str:

@@ -11,22 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from megatron_sspo import objective
-from megatron_sspo.config.expression import UNREADABLE, read_objective
-from megatron_sspo.config.hints import HintMismatch, convert_to_hint
+from megatron_sspo.config.expression import read_objective
 from megatron_sspo.config.naming import one_line, shorten, without_address
-from megatron_sspo.config.tree import describe_hint
+from megatron_sspo.config.validate import HintMismatch, convert_to_hint
 from megatron_sspo.errors import UserError
 
 T = TypeVar("T")
-
-_DEEPEST = 30  # names in a path
 
 
 def override(config: T, assignments: Sequence[str]) -> T:
     """Applies `path=value` assignments to a tree of frozen dataclasses, from left to right.
 
-    A value is parsed by the type of its field; if that fails, it stays a string, which `check` rejects later. For a
-    field of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`,
+    A value is JSON or a Python literal; what is neither is a string. `run.check` compares values with their types. For
+    a field of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`,
     or the place of an object of your own, `package.module:attribute` or `file.py:attribute`.
 
     Raises:
@@ -36,11 +33,8 @@ def override(config: T, assignments: Sequence[str]) -> T:
         path, equals, text = assignment.partition("=")
         if not equals:
             raise UserError(f"--set {shorten(assignment)!r} has no '=': write it as field.field=value")
-        parts = path.strip().split(".")
-        if len(parts) > _DEEPEST:
-            raise UserError(f"--set {shorten(path)} has {len(parts)} names: a field has at most {_DEEPEST}")
         # a value of white space alone is not an empty one: a line break is a stop string
-        config = _replace(config, parts, text.strip() or text, path.strip())
+        config = _replace(config, path.strip().split("."), text.strip() or text, path.strip())
     return config
 
 
@@ -67,9 +61,9 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     name, rest = path[0], path[1:]
     if isinstance(config, Mapping):
         key = next((key for key in config if str(key) == name), name)  # a key may be a number
-        if not name or (any(map(dataclasses.is_dataclass, config.values())) and key not in config):
+        if any(map(dataclasses.is_dataclass, config.values())) and key not in config:
             raise UserError(f"there is no {shorten(full_path)!r}: {_suggest(name, list(map(str, config)))}")
-        value = _replace(config.get(key, {}), rest, text, full_path) if rest else _literal(text, full_path)
+        value = _replace(config.get(key, {}), rest, text, full_path) if rest else _literal(text)
         return {**config, key: value}
     is_group = dataclasses.is_dataclass(config) and not isinstance(config, type)
     fields = [f.name for f in dataclasses.fields(config)] if is_group else []
@@ -78,12 +72,12 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
         missing = f"{before} is None, so the recipe must set its other fields first"
         hint = missing if config is None else _suggest(name, fields)
         raise UserError(f"there is no field {shorten(full_path)!r}: {hint}")
-    current, hint = getattr(config, name), _hint(type(config), name)
-    if isinstance(current, Mapping) and not current and any(map(dataclasses.is_dataclass, typing.get_args(hint))):
-        raise UserError(
-            f"{shorten(full_path)} cannot be set, because the recipe has no {name}: write them into the recipe first"
-        )
-    value = _replace(current, rest, text, full_path) if rest else _parse(text, hint, current, full_path)
+    current = getattr(config, name)
+    value = (
+        _replace(current, rest, text, full_path)
+        if rest
+        else _parse(text, _hint(type(config), name), current, full_path)
+    )
     replace: Any = dataclasses.replace
     try:
         return replace(config, **{name: value})
@@ -108,73 +102,43 @@ def _suggest(name: str, fields: list[str]) -> str:
 
 
 def _parse(text: str, hint: Any, current: Any, path: str) -> Any:
-    """Returns the text as a value of the annotated type, or unchanged if it is not one."""
+    """Returns the text as a value of the annotated type, or as another, which `check` rejects later."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if text.lower() in ("none", "null") and (origin is tuple or type(None) in arguments):
+        return () if origin is tuple else None
     if origin in (typing.Union, types.UnionType):
-        if text.lower() in ("none", "null") and type(None) in arguments:
-            return None
-        others = (_parse(text, a, current, path) for a in arguments if a is not type(None))
-        return next((value for value in others if value != text), text)
-    if hint is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    if hint in (int, float):
-        with contextlib.suppress(ValueError):
-            return hint(text)
-        return text
+        return _parse(text, next(a for a in arguments if a is not type(None)), current, path)
     if hint is str or origin is typing.Literal:
         return text
     if origin is tuple:
-        if text.lower() in ("none", "null"):
-            return ()
-        value = _literal(text, path) if text.startswith(("[", "(")) else None
+        value = _literal(text) if text.startswith(("[", "(")) else text
         return tuple(value) if isinstance(value, (list, tuple)) else (text,) if text else ()
-    if origin is not None and isinstance(current, Mapping):
-        is_group = any(map(dataclasses.is_dataclass, current.values()))
-        return _select_parts(text, current, path) if is_group else _literal(text, path)
-    if _belongs_to_objective(hint, origin):
-        if dataclasses.is_dataclass(hint):
-            field = dataclasses.fields(hint)[0].name
-            remedy = f"write a value such as {type(current).__name__}(), or set a field, such as {path}.{field}=..."
-            return read_objective(text, path, remedy)
+    if isinstance(current, Mapping) and any(map(dataclasses.is_dataclass, current.values())):
+        return _select_parts(text, current, path)
+    if origin is Callable or str(getattr(hint, "__module__", "")).startswith(objective.__name__):
         return read_objective(text, path)
     if dataclasses.is_dataclass(hint):
         raise UserError(f"{path} is a group of fields: set one, such as {path}.{dataclasses.fields(hint)[0].name}=...")
-    with contextlib.suppress(HintMismatch):  # a field of an objective of one's own
-        return convert_to_hint(_literal(text, path), hint)
-    raise UserError(f"{path} is {shorten(text)!r}: it must be {describe_hint(hint)}")
-
-
-def _belongs_to_objective(hint: Any, origin: Any) -> bool:
-    """Returns whether a field is part of the objective: an object of that package, or a pooling function."""
-    return origin is Callable or str(getattr(hint, "__module__", "")).startswith(objective.__name__)
+    value = _literal(text)
+    with contextlib.suppress(HintMismatch):  # a field of an objective of one's own may be a set, for example
+        return convert_to_hint(value, hint)
+    return value
 
 
 def _select_parts(text: str, parts: Mapping[Any, Any], path: str) -> dict[Any, Any]:
     """Returns the parts that a list such as `gsm8k,math-500` names."""
     names = [name.strip() for name in text.split(",")]
     keys = {str(key): key for key in parts}
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"{path}={shorten(text)} has {shorten(twice)} twice: leave one of them out")
     if unknown := [name for name in names if name not in keys]:
         raise UserError(
-            f"{path}={shorten(text)} names {shorten(unknown[0])!r}: choose from {', '.join(keys)}, "
-            "with commas between them"
+            f"{path} has no {shorten(unknown[0])!r}: choose from {', '.join(keys)}, with commas between them"
         )
     return {keys[name]: parts[keys[name]] for name in names}
 
 
-def _literal(text: str, path: str) -> Any:
-    """Parses JSON or a Python literal (JSON has no `True`); returns the string itself if neither parses.
-
-    Raises:
-        UserError: an object has a name twice, of which one would be lost.
-    """
-    with contextlib.suppress(*UNREADABLE):
-        objects = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Dict)]
-        for names in ([ast.unparse(key) for key in node.keys if key] for node in objects):
-            if twice := next((name for name in names if names.count(name) > 1), None):
-                raise UserError(f"{path}={shorten(text)} has {shorten(twice)} twice: leave one of them out")
+def _literal(text: str) -> Any:
+    """Parses JSON or a Python literal (JSON has no `True`); returns the string itself if neither parses."""
     for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(*UNREADABLE):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError):
             return read(text)
     return text

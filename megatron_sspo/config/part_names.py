@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable
 
-from megatron_sspo.config.naming import describe_value
 from megatron_sspo.errors import UserError
 
 # the run's own metrics of rewards: a part of such a name would replace reward/mean, the mean of the whole reward
-_TAKEN = ("mean", "zero_variance_groups")
-_LONGEST = 200  # characters
+_TAKEN = ("", "mean", "zero_variance_groups")
 
 
 def check_part_names(names: Iterable[str], who: str) -> None:
@@ -17,16 +15,10 @@ def check_part_names(names: Iterable[str], who: str) -> None:
         who: what gave the parts, for the message: "Scores.score".
 
     Raises:
-        UserError: a name is empty, is no printable line or is too long, or a metric of the run has it.
+        UserError: a name is empty, or a metric of the run has it.
     """
-    for name in names:
-        if not name or not name.isprintable() or name != name.strip() or len(name) > _LONGEST:
-            raise UserError(
-                f"{who} gave a part of the reward with the name {describe_value(name)}: a name is one printable line "
-                f"of at most {_LONGEST} characters, without spaces around it"
-            )
-        if name in _TAKEN:
-            raise UserError(
-                f"{who} gave a part of the reward with the name {name!r}, which the run gives to a metric of the whole "
-                f"reward, reward/{name}: give the part another name"
-            )
+    for taken in (name for name in names if name in _TAKEN):
+        raise UserError(
+            f"{who} gave a part of the reward with the name {taken!r}, which cannot be that of its metric, "
+            f"reward/{taken}: give the part another name"
+        )

@@ -8,8 +8,6 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 
-_FOLDER = "the working folder"
-
 
 @contextmanager
 def process_state_kept(what: str) -> Iterator[None]:
@@ -19,19 +17,16 @@ def process_state_kept(what: str) -> Iterator[None]:
         UserError: the working folder, which is changed back, or torch's default dtype, default device or gradient mode,
             is not as before.
     """
-    before = _state()
+    folder, before = os.getcwd(), _state()
     yield
     for name, value in _state().items():
         if value != before.get(name, value):
-            os.chdir(before[_FOLDER])
-            raise UserError(
-                f"{what} has changed {name} from {before[name]} to {value}, for the trainer too: let it restore "
-                f"{name} at its end"
-            )
+            os.chdir(folder)
+            raise UserError(f"{what} has changed {name} to {value}, for the trainer too: let it restore {name}")
 
 
 def _state() -> dict[str, str]:
-    state = {_FOLDER: os.getcwd()}
+    state = {"the working folder": os.getcwd()}
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         state["torch's default dtype"] = str(torch.get_default_dtype())

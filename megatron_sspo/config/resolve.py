@@ -2,21 +2,19 @@
 
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from types import ModuleType
+from typing import Any
 
-from megatron_sspo.config.hints import HintMismatch, convert_to_hint
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.process_state import process_state_kept
-from megatron_sspo.config.tree import describe_hint
-from megatron_sspo.config.user_code import syntax_user_error, user_code_errors
+from megatron_sspo.config.user_code import user_code_errors
+from megatron_sspo.config.validate import HintMismatch, convert_to_hint
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.reading import open_file
 
 FILE_MODULE = "_megatron_sspo_file_"  # the prefix of the names of modules that are loaded by path
 
@@ -90,33 +88,23 @@ def check_options(
     """
     if not callable(function):
         raise UserError(f"{what} is {describe_value(function)}, and must be a function")
-    signature = _signature(function)
-    parameters = list(signature.parameters.values())[num_given:]
+    parameters = list(_signature(function).parameters.values())[num_given:]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     by_name = {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    its_options = f"its options are {', '.join(by_name)}" if by_name else "it has no options"
-    unknown = [name for name in options if name not in by_name and not open_ended]
-    if unknown:
-        raise UserError(f"{what} has no option {', '.join(unknown)}: {its_options}")
-    missing = [name for name, p in by_name.items() if p.default is p.empty and name not in options]
-    if missing:
-        built = ", and returns an object with the method score: docs/first_recipe.md#2-a-reward"
-        raise UserError(
-            f"{what} needs the option {', '.join(missing)}: {its_options}, and it is called with nothing else"
-            + built * what.startswith("the reward")
-        )
+    unknown = [f"has no option {name}" for name in options if name not in by_name and not open_ended]
+    missing = [
+        f"needs the option {name}" for name, p in by_name.items() if p.default is p.empty and name not in options
+    ]
+    if faults := unknown + missing:
+        its_options = f"its options are {', '.join(by_name)}" if by_name else "it has no options"
+        raise UserError(f"{what} {faults[0]}: {its_options}, and it is called with nothing else")
     converted = {}
     for name, value in options.items():
         hint = by_name[name].annotation if name in by_name else Any
         try:
             converted[name] = convert_to_hint(value, Any if hint is inspect.Parameter.empty else hint)
-        except HintMismatch:
-            given = describe_value(value)
-            raise UserError(f"{what}: the option {name} must be {_describe_type(hint)}, but is {given}") from None
-    try:
-        signature.bind(*[None] * num_given, **options)
-    except TypeError as error:
-        raise UserError(f"{what} cannot be called with only its options: {error}") from None
+        except HintMismatch as error:
+            raise UserError(f"{what}: the option {name} is {describe_value(value)}: {error}") from None
     check = getattr(inspect.getmodule(function), "check_values", None)
     if check is not None:
         with user_code_errors(what):
@@ -132,50 +120,24 @@ def _shares_options(check: Callable[..., Any], names: Mapping[str, Any]) -> bool
 
 
 def check_members(value: Any, interface: type, what: str) -> None:
-    """Checks that the object that a user's own function built has the members of its interface.
+    """Checks that the object that a user's own function built has the members of its interface, a protocol.
 
     Args:
-        value: the object.
-        interface: a protocol; its methods have to accept the arguments with which it declares them.
         what: the plug-in, for the message: "the reward 'mine.py:reward'".
 
     Raises:
-        UserError: the object lacks a member, one raises when it is looked up, or a method cannot be called as the
-            interface does.
+        UserError: the object lacks a member, or a method is async or has a yield, so that a call would not run it.
     """
-    methods = {name: part for name, part in vars(interface).items() if inspect.isfunction(part) and name[0] != "_"}
+    methods = [name for name, part in vars(interface).items() if inspect.isfunction(part) and name[0] != "_"]
     names = [*interface.__annotations__, *methods]
-    with user_code_errors(what):  # a property, or __getattr__
-        members = {name: getattr(value, name) for name in names if hasattr(value, name)}
-    missing = [name for name in names if name not in members or (name in methods and not callable(members[name]))]
-    if missing:
+    if missing := [name for name in names if not hasattr(value, name)]:
         raise UserError(
             f"{what} is built as {describe_value(value)}, which has no {' and no '.join(missing)}: let it return an "
             f"object with {', '.join(names)}"
         )
-    for name, method in methods.items():
-        parameters = list(inspect.signature(method).parameters.values())[1:]
-        keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-        given = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        try:
-            _signature(members[name]).bind(*given, **dict.fromkeys(keywords))
-        except TypeError as error:
-            shown = ", ".join(["self", *given, *(["*", *keywords] if keywords else [])])
-            raise UserError(
-                f"{what} is built as {describe_value(value)}, whose {name} cannot be called as it has to be "
-                f"({error}): define it as def {name}({shown})"
-            ) from None
-        if _runs_later(members[name]):
-            raise UserError(
-                f"{what} is built as {describe_value(value)}, whose {name} is async or has a yield, so that a call "
-                "would not run it: let it be a plain function that returns its result"
-            )
-
-
-def _runs_later(function: Any) -> bool:
-    """Returns whether a call only makes a coroutine or a generator."""
-    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return any(is_kind(function) for is_kind in kinds)
+    run_later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction)
+    if later := [name for name in methods if any(is_kind(getattr(value, name)) for is_kind in run_later)]:
+        raise UserError(f"{what} has the method {later[0]}, which is async or has a yield: let it be a plain function")
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -187,13 +149,6 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(lambda *arguments, **options: None)
 
 
-def _describe_type(hint: Any) -> str:
-    if get_origin(hint) in (Annotated, Literal):
-        return describe_hint(hint)
-    name = hint.__name__ if isinstance(hint, type) else str(hint)
-    return f"a value of the type {name.replace('typing.', '').replace('collections.abc.', '')}"
-
-
 def load_file(path: Path) -> Any:
     """Imports a Python file by its path, once per process.
 
@@ -203,37 +158,23 @@ def load_file(path: Path) -> Any:
     Raises:
         UserError: the file does not exist, is not Python, or raises; the message has the line.
     """
-    name = _module_name(path)
+    digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
+    name = f"{FILE_MODULE}{path.stem}_{digest}"  # files of the same name get different ones
     if name in sys.modules:
         return sys.modules[name]
-    try:
-        with open_file(path) as file:
-            code = compile(file.read(), str(path), "exec", dont_inherit=True)
-    except OSError as error:
-        raise UserError(f"{path} is not a Python file that can be read ({error.strerror}): name another") from error
-    except SyntaxError as error:
-        raise syntax_user_error(error, path) from error
-    except (ValueError, MemoryError, RecursionError) as error:  # NUL bytes, or code that is nested too deeply
-        raise UserError(f"{path} is not Python: {error or type(error).__name__}") from error
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # it is None only for a name that does not end in .py
-    module = importlib.util.module_from_spec(spec)
+    if not path.is_file():
+        raise UserError(f"there is no file {path}: name a Python file, or package.module:attribute")
+    module = ModuleType(name)
+    module.__file__ = str(path)
     sys.modules[name] = module
     _add_to_path(path.resolve().parent)
     try:
         with process_state_kept(f"the file {path}"), user_code_errors(f"the file {path}", always=True):
-            exec(code, module.__dict__)
+            exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise
     return module
-
-
-def _module_name(path: Path) -> str:
-    """Returns the name in `sys.modules` of a file loaded by its path; files of the same name get different ones."""
-    real = os.path.realpath(path)  # unlike Path.resolve, it accepts a circle of links
-    digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
-    return f"{FILE_MODULE}{path.stem}_{digest}"
 
 
 def _add_to_path(folder: Path) -> None:

@@ -1,9 +1,8 @@
 """Turns an exception of the user's own Python into an error of one sentence that names the user's line."""
 
-import linecache
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,13 @@ _DEPENDENCIES = tuple(
 
 
 @contextmanager
-def user_code_errors(what: str, *, always: bool = False, unchanged: type[Exception] | None = None) -> Iterator[None]:
+def user_code_errors(what: str, *, always: bool = False) -> Iterator[None]:
     """A context manager for a call of code that may be the user's. KeyboardInterrupt is not changed.
 
     Args:
         what: the name of the code for the message: "the recipe x.py".
         always: whether an exception without a line of the user's also becomes a UserError; otherwise it is not changed,
             because it comes from this package.
-        unchanged: a class of exceptions that are passed on, such as torch.OutOfMemoryError.
 
     Raises:
         UserError: the user's code raised; the message has the file, the line and its text, and the error. If a file of
@@ -36,13 +34,12 @@ def user_code_errors(what: str, *, always: bool = False, unchanged: type[Excepti
     """
     try:
         yield
-    except BaseException as error:
-        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
-            raise
-        if unchanged is not None and isinstance(error, unchanged):
-            raise
-        if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
-            raise syntax_user_error(error) from error
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SyntaxError) and error.filename:
+            text = f" (`{one_line(error.text)}`)" if error.text else ""
+            raise UserError(
+                f"{_relative_path(error.filename)}, line {error.lineno} is not Python: {one_line(error.msg)}{text}"
+            ) from error
         places = _user_lines(error)
         if not places and _is_call_error(error):
             raise UserError(f"{what} cannot be called as it has to be: {one_line(str(error))}") from error
@@ -72,25 +69,13 @@ def metrics_of(part: Any, what: str, *, prefix: str = "") -> dict[str, float]:
     if metrics is None:
         return {}
     found = call_user_code(metrics, f"{what}'s metrics")
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
-        raise UserError(f"{what}'s metrics returned {describe_value(found)}: it must return a dict of numbers by name")
     try:
         return {f"{prefix}{name}": n if isinstance(n, int | float) else float(n) for name, n in found.items()}
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise UserError(f"{what}'s metrics returned {describe_value(found)}: {one_line(str(error))}") from error
-
-
-def syntax_user_error(error: SyntaxError, file: Path | None = None) -> UserError:
-    """Returns a UserError for a syntax error, with its line.
-
-    Args:
-        file: the file, for an error that has no file name, such as that of NUL characters.
-    """
-    line = f", line {error.lineno}" if error.lineno else ""
-    text = f" (`{one_line(error.text)}`)" if error.text and error.text.strip() else ""
-    return UserError(
-        f"{_relative_path(error.filename or str(file or 'a file'))}{line} is not Python: {one_line(error.msg)}{text}"
-    )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{what}'s metrics returned {describe_value(found)} ({one_line(str(error))}): it must return a dict of "
+            "numbers by name"
+        ) from error
 
 
 def _describe_error(error: BaseException) -> str:
@@ -98,11 +83,7 @@ def _describe_error(error: BaseException) -> str:
         return str(error)
     if isinstance(error, SystemExit):
         return f"sys.exit({error.code!r}): a recipe or plug-in must return instead"
-    try:
-        text = shorten(str(error), _LONGEST_ERROR)
-    except Exception:  # a user's exception whose __str__ fails
-        text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{type(error).__name__}: {shorten(str(error), _LONGEST_ERROR)}".removesuffix(": ")
 
 
 def _is_call_error(error: BaseException) -> bool:
@@ -115,10 +96,8 @@ def _user_lines(error: BaseException) -> list[str]:
     """Returns the first and last line of the user's code in the traceback, or else of an installed package."""
     others = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_file(frame.filename)]
     frames = [frame for frame in others if not frame.filename.startswith(_INSTALLED)] or others
-    ends = frames[:1] + frames[-1:] if len(frames) > 1 else frames
     found = []
-    for frame in ends:
-        linecache.checkcache(frame.filename)
+    for frame in frames[:1] + frames[1:][-1:]:
         text = f" (`{one_line(frame.line)}`)" if frame.line else ""
         found.append(f"{_relative_path(frame.filename)}, line {frame.lineno}{text}")
     return list(dict.fromkeys(found))
@@ -126,7 +105,7 @@ def _user_lines(error: BaseException) -> list[str]:
 
 def _is_user_file(file: str) -> bool:
     """Returns whether a file belongs neither to this package, nor to a library that it calls, nor to Python itself."""
-    if file.startswith(_DEPENDENCIES):
+    if file.startswith(_DEPENDENCIES) or "/sspo_" in file:  # a library of packages/
         return False
     installed = file.startswith(_INSTALLED)
     return not file.startswith(("<", _PACKAGE)) and (installed or not file.startswith(_PYTHON))

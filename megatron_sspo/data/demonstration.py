@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from megatron_sspo.data.template import MAX_CHARACTERS
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -24,11 +23,6 @@ def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None)
         raise UserError(
             f"the tokenizer {tokenizer.name_or_path!r} has no eos_token, with which a demonstration ends: name it in "
             "tokenizer_config.json, or drop warm_start"
-        )
-    if max_tokens is not None and len(prompt.demonstration) > MAX_CHARACTERS * max_tokens:
-        raise UserError(
-            f"the demonstration of prompt {prompt.id} has {len(prompt.demonstration):,} characters, too many for "
-            f"tokens_per_microbatch={max_tokens}: raise that, or drop the row"
         )
     text = prompt.demonstration
     for opened in (prompt.prefill, prompt.prefill.rstrip()):  # which the prompt has already

@@ -9,13 +9,10 @@ from megatron_sspo.weights.family import size
 
 
 def check_prompts_fit(prompts: Iterable[Prompt], config: Mapping[str, Any]) -> None:
-    """Checks that each prompt leaves room for a response, and has only tokens of the model.
+    """Raises UserError if a prompt leaves no room for a response, or has tokens that the model lacks.
 
     Args:
         config: the content of the model's config.json.
-
-    Raises:
-        UserError: a prompt is too long, or the tokenizer belongs to another model.
     """
     num_positions = size(config, "max_position_embeddings")
     for prompt in prompts:
@@ -30,8 +27,7 @@ def check_prompts_fit(prompts: Iterable[Prompt], config: Mapping[str, Any]) -> N
 
 def check_vocabulary(id: str, tokens: Iterable[int], config: Mapping[str, Any]) -> None:
     """Raises UserError if a prompt or demonstration has a token that the model lacks."""
-    vocab_size = size(config, "vocab_size")
-    if (largest := max(tokens)) >= vocab_size:
+    if (largest := max(tokens)) >= (vocab_size := size(config, "vocab_size")):
         raise UserError(
             f"prompt {id} has the token {largest}, and the model's vocabulary {vocab_size} tokens (vocab_size): copy "
             "the tokenizer that belongs to the model into its folder"

@@ -1,11 +1,13 @@
-"""Opens the prompts of a run's configuration."""
+"""Loads the rows of a source, and opens the prompts of a run's configuration."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from megatron_sspo.config.naming import describe_value
+from megatron_sspo.config.resolve import call_with_options, resolve
+from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.data.decontamination import decontaminate
-from megatron_sspo.data.load import load_rows
-from megatron_sspo.data.row import Dropped, Row
+from megatron_sspo.data.row import Dropped, Row, check_row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Prompts
@@ -35,6 +37,38 @@ def describe_sources(streams: Mapping[str, PromptStream]) -> Iterator[str]:
     for name, stream in streams.items():
         yield from (f"{name}: {line}" for line in stream.columns if line not in known)
         known.update(stream.columns)
+
+
+def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
+    """Returns all rows of a source, and the rows that the source itself dropped.
+
+    Args:
+        source: a path that ends in .jsonl or .parquet, the name of a module of `data/sources` (math-500 is math_500),
+            or package.module:attribute.
+        options: keyword arguments of the source's `rows`.
+
+    Raises:
+        UserError: there is no such source or file, the source does not have an option, or a row is malformed.
+    """
+    what = f"the source {source!r}"
+    for suffix in ("jsonl", "parquet"):
+        if source.endswith(f".{suffix}"):
+            source, options = suffix, {**options, "path": source}
+            break
+    name = source if ":" in source else source.replace("-", "_")
+    if ":" not in name and not name.isidentifier():
+        raise UserError(
+            f"{what} is neither the name of a set nor a file that ends in .jsonl or .parquet: for a set of the Hugging "
+            "Face hub or a folder, set source to 'huggingface' and its option name; convert a file of another form"
+        )
+    rows = call_with_options(resolve("data/sources", name, "rows"), options, what)
+    if not isinstance(rows, Iterable):
+        raise UserError(f"{what} returned {describe_value(rows)}: let it return a list of rows, without async")
+    with user_code_errors(what):  # a generator runs only here
+        found = list(rows)
+    for row in found:
+        check_row(row, what)
+    return found
 
 
 def _rows(prompts: Prompts) -> list[Row | Dropped]:

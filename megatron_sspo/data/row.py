@@ -1,24 +1,20 @@
 """`Row`: the unit that every source yields, and the conversion of a file's record into a row."""
 
 import math
-import pickle
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.config.kinds import LARGEST
-from megatron_sspo.config.naming import describe_value, one_line
-from megatron_sspo.data.canonical import canonical
+from megatron_sspo.config.naming import describe_value
 from megatron_sspo.data.checks import CHECKS, find_checks
-from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
+from megatron_sspo.errors import UserError
 from megatron_sspo.files.strict_json import decode_json
 
 _MAX_NAMES = 20  # of a record's fields, in an error message
-_MAX_LEVELS = 100  # of values in values in the metadata; Python writes and copies some hundreds
 _TOOLS, _METADATA = "tools", "metadata"
 _MISSING = object()
 
@@ -67,40 +63,36 @@ class Record:
 class Fields:
     """The names of the fields of a file that make a `Row`. A dot selects a field of a nested record."""
 
-    question: str
-    answer: str  # "": the file has none
-    demonstration: str = ""  # "": the file has none
+    question: str  # text, or a list of chat messages
+    answer: str  # text, a number or a boolean; "": the file has none
+    demonstration: str = ""  # a worked response; "": the file has none
     answer_after: str = ""  # mark before the gold answer ("####" in GSM8K), last occurrence; "" takes the whole field
 
 
 def row_from_record(found: Record, fields: Fields) -> Row:
-    """Checks a record of a file and converts it to a `Row`: the one place that decides what its columns become.
+    """Converts a record of a file to a `Row`: the one place that decides what its columns become.
 
     The columns that `fields` names, and `tools`, are fields of the row. All others are metadata. Checks of a program
     that `find_checks` finds are added to the metadata as `tests` or `cases`. A row with checks needs no answer.
 
     Raises:
-        UserError: the record lacks a field, or a field has the wrong type or is empty.
+        UserError: the record lacks a field, or its gold answer is of the wrong type or empty; `check_row` checks the
+            other fields.
     """
     record, place = found.values, found.place
     if not isinstance(record, Mapping):
-        raise UserError(f"{place}: a record must be an object with named fields, and this is {describe_type(record)}")
-    demonstration = _look_up(record, fields.demonstration, "demonstration", place) if fields.demonstration else ""
-    if not isinstance(demonstration, str) and not _is_answer(demonstration):
-        raise UserError(
-            f"{place}, field {fields.demonstration!r}: the demonstration must be text, or a message of the assistant, "
-            f"and this is {describe_type(demonstration)}: fix the record, or leave the option demonstration empty"
-        )
+        raise UserError(f"{place}: a record must be an object with named fields, not {describe_value(record)}")
     checks = find_checks(record)
     has_checks = bool(checks) or any(record.get(name) for name in CHECKS)
     needs_answer = fields.answer and not (has_checks and _find(record, fields.answer) in (None, "", _MISSING))
     answer_field = fields.answer if needs_answer else ""
+    tools = decode_json(record.get(_TOOLS)) or ()
     return Row(
         id=found.id,
-        question=_question(record, fields.question, place),
+        question=_question(_look_up(record, fields.question, "question", place)),
         answer=_answer(record, fields, place) if needs_answer else "",
-        demonstration=demonstration,
-        tools=_tools(record.get(_TOOLS), place),
+        demonstration=_look_up(record, fields.demonstration, "demonstration", place) if fields.demonstration else "",
+        tools=tuple(tools) if isinstance(tools, list) else tools,
         metadata={
             **_without(record, (fields.question, fields.answer, fields.demonstration, _TOOLS)),
             **{name: values for name, (_, values) in checks.items()},
@@ -113,8 +105,21 @@ def row_from_record(found: Record, fields: Fields) -> Row:
     )
 
 
-def _is_answer(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("role") == "assistant"
+def rows_of_file(records: Callable[[Path], Iterable[Record]]) -> Callable[..., list[Row]]:
+    """Makes the source of a kind of file from the function that reads it."""
+
+    def rows(
+        path: str | Path,
+        question: str = "question",
+        answer: str = "answer",
+        demonstration: str = "",
+        answer_after: str = "",
+    ) -> list[Row]:
+        """Reads a file; every field that is not named goes into the metadata. The options are those of `Fields`."""
+        fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
+        return [row_from_record(record, fields) for record in records(Path(path))]
+
+    return rows
 
 
 @cache
@@ -151,20 +156,6 @@ def _without(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return left
 
 
-def existing_file(path: str | Path) -> Path:
-    """Returns the path of a source's file.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    path = Path(path)
-    with os_errors_as_user_errors():
-        is_file = path.is_file()
-    if not is_file:
-        raise UserError(f"there is no file {path}: check the path, which is relative to {Path.cwd()}")
-    return path
-
-
 def check_row(row: Any, what: str) -> None:
     """Checks a row that a source has made, which may be the user's own.
 
@@ -175,109 +166,79 @@ def check_row(row: Any, what: str) -> None:
         return
     if not isinstance(row, Row):
         raise UserError(f"{what} gave {describe_value(row)} as a row: let it give Rows, of megatron_sspo.data.row")
-    where = f"{what}, row {describe_value(row.id)}"
-    for name in ("id", "answer", "demonstration", "subset"):
-        value = getattr(row, name)
-        if not isinstance(value, str) and not (name == "demonstration" and _is_answer(value)):
-            raise UserError(f"{where}: {name} is {describe_value(value)}, and must be text")
-    if not isinstance(row.tools, (list, tuple)) or not all(isinstance(tool, Mapping) for tool in row.tools):
-        raise UserError(f"{where}: tools is {describe_value(row.tools)}, and must be a list of descriptions of tools")
-    if not isinstance(row.metadata, Mapping):
-        raise UserError(f"{where}: metadata is {describe_value(row.metadata)}, and must be a dict")
-    _check_levels(row.metadata, where, _MAX_LEVELS)
-    if not isinstance(row.share, (int, float)) or not 0 <= row.share <= LARGEST:
-        raise UserError(f"{where}: share is {describe_value(row.share)}, and must be a number from 0 to {LARGEST}")
-    try:
-        canonical(row.metadata)
-        pickle.dumps(row)
-    except Exception as error:
-        raise UserError(
-            f"{where}: the row cannot be compared with that of a resumed run, or sent to other processes: "
-            f"{one_line(str(error))}; let its metadata hold texts, numbers, lists and dicts"
-        ) from error
-    _check_question(row.question, where, "fix it in the source")
-    for text in (row.answer, row.demonstration):
-        if isinstance(text, str):
-            check_characters(text, where)
-
-
-def _question(record: Mapping[str, Any], name: str, place: str) -> str | list[dict[str, Any]]:
-    question = _look_up(record, name, "question", place)
-    if isinstance(question, list):
-        question = [_with_text(message) for message in question]
-    _check_question(
-        question, f"{place}, field {name!r}", "fix the record, or name another field by the option question"
+    is_answer = isinstance(row.demonstration, Mapping) and row.demonstration.get("role") == "assistant"
+    are_tools = isinstance(row.tools, (list, tuple)) and all(isinstance(tool, Mapping) for tool in row.tools)
+    rules = (
+        ("id", isinstance(row.id, str), "text"),
+        ("answer", isinstance(row.answer, str), "text"),
+        ("demonstration", isinstance(row.demonstration, str) or is_answer, "text, or a message of the assistant"),
+        ("tools", are_tools, "a list of descriptions in OpenAI's form"),
     )
+    wrong = [
+        f"{name} is {describe_value(getattr(row, name))}, and must be {kind}" for name, ok, kind in rules if not ok
+    ]
+    if wrong := wrong or _mistakes(row.question):
+        raise UserError(f"{what}, row {describe_value(row.id)}: {wrong[0]}")
+
+
+def _mistakes(question: Any) -> list[str]:
+    """Returns what is wrong with a question, which must be text or a list of chat messages, and not empty."""
     if isinstance(question, str):
-        return question
-    # a column of messages has null for what only other messages have
-    return [{key: value for key, value in message.items() if value is not None} for message in question]
+        return [] if question.strip() else ["the question is empty: fill it in, or drop the record"]
+    if not isinstance(question, list):
+        return [f"the question is {describe_value(question)}, and must be text or a list of chat messages"]
+    for number, message in enumerate(question, start=1):
+        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+            return [f"message {number} is {describe_value(message)}, and must have the texts 'role' and 'content'"]
+    if not any(message["content"].strip() for message in question if message["role"] != "system"):
+        return ["the question is empty: no message but the system's has text; fill it in, or drop the record"]
+    if question[-1]["role"] == "assistant":
+        return ["the last message is the assistant's, after which the policy would answer: leave it out"]
+    return []
 
 
-def _with_text(message: Any) -> Any:
+def _question(given: Any) -> Any:
+    """Returns a question whose messages have text as content, without the nulls that a column of messages has."""
+    if not isinstance(given, list):
+        return given
+    messages = [_with_text(message) if isinstance(message, Mapping) else message for message in given]
+    return [
+        {key: value for key, value in message.items() if value is not None} if isinstance(message, Mapping) else message
+        for message in messages
+    ]
+
+
+def _with_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns a message whose content is text: OpenAI's calls of tools have null, and its texts may be in parts."""
-    if not isinstance(message, Mapping):
-        return message
     content = message.get("content")
     if content is None and message.get("tool_calls"):
         return {**message, "content": ""}
     parts = content if isinstance(content, list) else []
     texts = [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
-    if texts and len(texts) == len(parts):
-        return {**message, "content": "".join(texts)}
-    return message
+    return {**message, "content": "".join(texts)} if texts and len(texts) == len(parts) else message
 
 
-def _check_question(question: Any, where: str, remedy: str) -> None:
-    """Raises UserError unless a question is text or a list of chat messages, and not empty."""
-    if isinstance(question, str):
-        if not question.strip():
-            raise UserError(f"{where}: the question is empty: fill it in, or drop the record")
-        check_characters(question, where)
-        return
-    if not isinstance(question, list):
+def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
+    answer = _look_up(record, fields.answer, "answer", place)
+    where = f"{place}, field {fields.answer!r}"
+    if not (text := _text_of_scalar(answer).strip()):
         raise UserError(
-            f"{where}: a question must be text or a list of chat messages, and this is {describe_type(question)}: "
-            f"{remedy}"
+            f"{where}: the gold answer must be text that is not empty, a finite number or a boolean, and this is "
+            f"{describe_value(answer)}: fix or drop the record, or name another field by the option answer"
         )
-    if not question:
-        raise UserError(f"{where}: the question is an empty list of messages: fill it in, or drop the record")
-    for number, message in enumerate(question, start=1):
-        if not is_message(message):
-            raise UserError(
-                f"{where}: message {number} must be an object with the texts 'role' and 'content', and this is "
-                f"{short_repr(message)}: rewrite the messages in OpenAI's form"
-            )
-        if not message["role"]:
-            raise UserError(f"{where}: message {number} has an empty role: write user, assistant, system or tool")
-        check_characters(message["role"] + message["content"], where)
-    if not any(message["content"].strip() for message in question if message["role"] != "system"):
-        raise UserError(f"{where}: the question is empty: no message but the system's has text; fill it in, or drop it")
-    if question[-1]["role"] == "assistant":
+    if not fields.answer_after:
+        return text
+    _, mark, text = text.rpartition(fields.answer_after)
+    if not mark or not text.strip():
         raise UserError(
-            f"{where}: the last message is the assistant's, which may be the answer, and the policy would answer after "
-            "it: leave it out of the question"
+            f"{where}: nothing follows the mark {fields.answer_after!r}: fix the record, or change the option "
+            "answer_after"
         )
+    return text.strip()
 
 
-def is_message(value: Any) -> bool:
-    """Returns whether a value is a message of a chat, with the texts `role` and `content`."""
-    return isinstance(value, Mapping) and all(isinstance(value.get(key), str) for key in ("role", "content"))
-
-
-def _tools(given: Any, place: str) -> tuple[dict[str, Any], ...]:
-    """Returns the descriptions of tools that a record has as a list, or as its JSON."""
-    tools = decode_json(given) or ()
-    if not isinstance(tools, (list, tuple)) or not all(isinstance(tool, Mapping) and tool for tool in tools):
-        raise UserError(
-            f"{place}, field {_TOOLS!r}: the tools must be a list of their descriptions in OpenAI's form, and this is "
-            f"{short_repr(given)}: fix the record, or give the field another name"
-        )
-    return tuple(map(dict, tools))
-
-
-def _text_of_scalar(value: Any) -> str | None:
-    """Returns what a gold answer that is text, a number or a boolean means as text; None for any other value.
+def _text_of_scalar(value: Any) -> str:
+    """Returns what a gold answer that is text, a number or a boolean means as text; "" for any other value.
 
     A whole float is an integer, because columns of integers become floats where a value is missing.
     """
@@ -290,45 +251,7 @@ def _text_of_scalar(value: Any) -> str | None:
             return f"{value:f}"
         case float() if math.isfinite(value):
             return str(int(value)) if value.is_integer() else str(value)
-    return None
-
-
-def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
-    answer = _look_up(record, fields.answer, "answer", place)
-    where = f"{place}, field {fields.answer!r}"
-    if (text := _text_of_scalar(answer)) is None:
-        raise UserError(
-            f"{where}: the gold answer must be text, a finite number or a boolean, and this is "
-            f"{describe_type(answer)}: fix or drop the record, or name another field by the option answer"
-        )
-    if fields.answer_after:
-        _, mark, text = text.rpartition(fields.answer_after)
-        if not mark:
-            raise UserError(
-                f"{where}: the mark {fields.answer_after!r} does not occur: fix the record, or change the option "
-                "answer_after"
-            )
-    if not text.strip():
-        raise UserError(f"{where}: the gold answer is empty: fill it in, or drop the record")
-    check_characters(text, where)
-    return text.strip()
-
-
-def check_characters(text: str, where: str) -> None:
-    """Raises UserError for half of a character, such as `\\ud800` in JSON, which cannot be tokenized or written."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{where}: the text has half of a surrogate pair: repair the record, or drop it") from None
-
-
-def _check_levels(value: Any, where: str, left: int) -> None:
-    """Raises UserError for values in values to such a depth that a checkpoint could not be written."""
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    if items and not left:
-        raise UserError(f"{where}: the metadata has more than {_MAX_LEVELS} levels: flatten it, or drop the field")
-    for item in items:
-        _check_levels(item, where, left - 1)
+    return ""
 
 
 def _find(record: Mapping[str, Any], name: str) -> Any:
@@ -345,18 +268,9 @@ def _find(record: Mapping[str, Any], name: str) -> Any:
 
 def _look_up(record: Mapping[str, Any], name: str, option: str, place: str) -> Any:
     if (value := _find(record, name)) is _MISSING:
-        names = ", ".join(map(short_repr, [*record][:_MAX_NAMES])) + ", ..." * (len(record) > _MAX_NAMES)
+        names = ", ".join(map(describe_value, [*record][:_MAX_NAMES])) + ", ..." * (len(record) > _MAX_NAMES)
         raise UserError(
             f"{place}, field {name!r}: there is no such field among {names}: fix the record, or name the right "
             f"field by the option {option}"
         )
     return value
-
-
-def describe_type(value: Any) -> str:
-    """Describes a value for error messages."""
-    if value is None:
-        return "null"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return f"of type {type(value).__name__}"

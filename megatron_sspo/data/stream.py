@@ -3,23 +3,24 @@
 import hashlib
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
-from megatron_sspo.data.canonical import canonical
 from megatron_sspo.data.row import Dropped, Row, count_dropped, describe_columns
-from megatron_sspo.data.template import MAX_CHARACTERS, messages_of, prefill_of, render, render_demonstration
+from megatron_sspo.data.template import check_template, render
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+# in the text of an object that does not define its own; an image of Pillow's writes it in capitals
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _SOLUTIONS = "; each answer is a solution with a line '#### ...': answer_after='####' takes what follows"
-
-Pair = tuple[Row, Sequence[int]]  # a row and the tokens of its prompt
 
 
 class PromptStream:
@@ -39,8 +40,8 @@ class PromptStream:
         columns: what the columns of the source became, a line for each set of a mixture: see `describe_columns`.
 
     Raises:
-        UserError: there are no rows, an id occurs twice, the template does not fit, or a prompt is empty or has more
-            than `max_tokens` tokens.
+        UserError: no prompts are left, an id occurs twice, the template does not fit, or a prompt has more than
+            `max_tokens` tokens.
     """
 
     def __init__(
@@ -55,26 +56,32 @@ class PromptStream:
         shuffle: bool = True,
         overlong: Literal["error", "drop"] = "error",
     ) -> None:
+        check_template(tokenizer, template, system)
         kept = [row for row in rows if isinstance(row, Row)]
         self._dropped = [row for row in rows if isinstance(row, Dropped)]
-        _check_rows(kept, self._dropped)
-        rendered, long = _split_by_length(kept, [render(row, tokenizer, template, system) for row in kept], max_tokens)
-        if long and overlong == "error":
+        twice = [id for id, count in Counter(row.id for row in kept).items() if count > 1]
+        if twice:
+            raise UserError(f"the row id {twice[0]!r} occurs more than once: a source must give each row its own")
+        prompts = _tokenized([render(row, tokenizer, template, system) for row in kept], tokenizer)
+        too_long = {prompt.id: len(prompt.tokens) for prompt in prompts if len(prompt.tokens) > max_tokens}
+        if too_long and overlong == "error":
+            first = next(iter(too_long))
             raise UserError(
-                f"the prompt of {long[0].id} has {long[0].detail}, too many for max_tokens={max_tokens}: shorten or "
-                "drop it, raise prompts.max_tokens, or set prompts.overlong to drop"
+                f"the prompt of {first} has {too_long[first]} tokens, more than max_tokens={max_tokens} "
+                f"({len(too_long)} of {len(prompts)} prompts do): raise prompts.max_tokens to "
+                f"{max(too_long.values())}, or set prompts.overlong to drop"
             )
-        tokens = _tokenize([text for _, text in rendered], tokenizer)
-        pairs = [(row, found) for (row, _), found in zip(rendered, tokens, strict=True)]
-        prefills = {row.id: prefill_of(text) for row, text in rendered}
-        worked = {row.id: render_demonstration(row, tokenizer, system, text) for row, text in rendered}
-        if overlong == "drop":
-            pairs, too_many = _drop_long(pairs, max_tokens)
-            self._dropped += long + too_many
-        _check_lengths(pairs, max_tokens)
-        self._prompts = [_to_prompt(row, tokens, system, prefills[row.id], worked[row.id]) for row, tokens in pairs]
+        reason = f"has more than {max_tokens} tokens"
+        self._dropped += [Dropped(id=id, reason=reason, detail=f"{n} tokens") for id, n in too_long.items()]
+        self._prompts = [prompt for prompt in prompts if prompt.id not in too_long]
+        if not self._prompts:
+            why = f", and all are dropped ({count_dropped(self._dropped)})" if rows else ""
+            raise UserError(
+                f"the source of the prompts has {len(rows) or 'no'} rows{why}: check its path, split and options, "
+                "prompts.max_tokens and prompts.without"
+            )
         self.columns = _describe_sets(kept)
-        self._draw_rates = rates = _draw_rates([row for row, _ in pairs], seed)
+        self._draw_rates = rates = _draw_rates([row for row in kept if row.id not in too_long], seed)
         self._content = digest_of(self._prompts, repr(rates) if rates else "")
         self._seed = seed
         self._shuffle = shuffle
@@ -116,7 +123,7 @@ class PromptStream:
         """Continues exactly where `state` was taken.
 
         Raises:
-            UserError: the state belongs to a stream with other prompts, another seed or another order, or is damaged.
+            UserError: the state belongs to a stream with other prompts, another seed or another order.
         """
         for name, value in self._identity().items():
             if state.get(name) != value:
@@ -124,18 +131,7 @@ class PromptStream:
                     f"the prompts cannot be resumed: the checkpoint's stream has {name}={state.get(name)!r} and this "
                     f"one {name}={value!r}: resume with the data and the seed of the first start, or begin a new run"
                 )
-        epoch, position = state.get("epoch"), state.get("position")
-        if not (
-            isinstance(epoch, int)
-            and isinstance(position, int)
-            and epoch >= 0
-            and 0 <= position <= len(self._order_of(epoch))
-        ):
-            raise UserError(
-                f"the prompts cannot be resumed: {epoch=} and {position=} lie outside the {len(self._prompts)} "
-                "prompts: the checkpoint is damaged, so resume from another one"
-            )
-        self._move_to(epoch, position)
+        self._move_to(state["epoch"], state["position"])
 
     def _identity(self) -> dict[str, Any]:
         return {"size": len(self._prompts), "seed": self._seed, "shuffle": self._shuffle, "content": self._content}
@@ -161,9 +157,33 @@ def digest_of(prompts: Sequence[Prompt], more: str = "") -> str:
     """Returns a hash of a text and of all that generation and rewards read of prompts: all but the demonstrations."""
     digest = hashlib.sha256(more.encode())
     for prompt in prompts:
-        texts = repr((prompt.id, prompt.tokens, prompt.answer)), canonical((prompt.messages, prompt.metadata))
+        texts = repr((prompt.id, prompt.tokens, prompt.answer)), _canonical((prompt.messages, prompt.metadata))
         digest.update("".join(texts).encode())
     return digest.hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    """Returns a text that is the same in every process for the same value, and another one for another value.
+
+    JSON has no such text: keys of a dict may be of several types, a set has another order in another process, and the
+    text of an object may contain its address.
+    """
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{_canonical(key)}: {_canonical(item)}' for key, item in value.items()))}}}"
+    if isinstance(value, (set, frozenset)):
+        return f"set({', '.join(sorted(map(_canonical, value)))})"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_canonical, value))}]"
+    return repr(value) if isinstance(value, str) else _ADDRESS.sub("", repr(value))
+
+
+def _tokenized(rendered: list[tuple[Prompt, str]], tokenizer: "PreTrainedTokenizerBase") -> list[Prompt]:
+    """Adds the tokens of their texts to prompts, in one call, which fast tokenizers run in parallel."""
+    if not rendered:
+        return []
+    # verbose=False: the tokenizer warns about long inputs, which `max_tokens` decides about
+    tokens = tokenizer([text for _, text in rendered], add_special_tokens=False, verbose=False)["input_ids"]
+    return [replace(prompt, tokens=tuple(found)) for (prompt, _), found in zip(rendered, tokens, strict=True)]
 
 
 def _draw_rates(rows: Sequence[Row], seed: int) -> list[tuple[Fraction, Fraction]]:
@@ -196,81 +216,3 @@ def _describe_sets(rows: Sequence[Row]) -> list[str]:
         f"{name}: " * bool(name) + describe_columns(pairs) + _SOLUTIONS * (name not in unmarked)
         for name, pairs in columns.items()
     ]
-
-
-def _check_rows(rows: Sequence[Row], dropped: Sequence[Dropped]) -> None:
-    if not rows and dropped:
-        raise UserError(
-            f"the source of the prompts has {len(dropped)} rows, and all are dropped ({count_dropped(dropped)}): check "
-            "its path, split and options, and prompts.without"
-        )
-    if not rows:
-        raise UserError("the source of the prompts has no rows: check its path, split and options")
-    twice = [id for id, count in Counter(row.id for row in rows).items() if count > 1]
-    if twice:
-        raise UserError(f"the row id {twice[0]!r} occurs more than once: a source must give each row its own")
-    shares: dict[str, float] = {}
-    for row in rows:
-        if shares.setdefault(row.subset, row.share) != row.share:
-            raise UserError(
-                f"row {row.id!r} has the share {row.share}, and another row of its subset {row.subset!r} has "
-                f"{shares[row.subset]}: a share belongs to a subset, so give all of its rows the same"
-            )
-    without = [subset for subset, share in shares.items() if not share]
-    if without and any(shares.values()):
-        raise UserError(f"the rows of the subset {without[0]!r} have no share, and others have one: give all or none")
-
-
-def _split_by_length(
-    rows: Sequence[Row], texts: Sequence[str], max_tokens: int
-) -> tuple[list[tuple[Row, str]], list[Dropped]]:
-    """Returns the rows with texts that can be tokenized at all, and the others."""
-    limit, reason = MAX_CHARACTERS * max_tokens, f"has more than {max_tokens} tokens"
-    pairs = list(zip(rows, texts, strict=True))
-    long = [Dropped(id=row.id, reason=reason, detail=f"{len(t):,} characters") for row, t in pairs if len(t) > limit]
-    return [(row, text) for row, text in pairs if len(text) <= limit], long
-
-
-def _tokenize(texts: list[str], tokenizer: "PreTrainedTokenizerBase") -> list[Sequence[int]]:
-    if not texts:
-        return []
-    # verbose=False: `_check_lengths` raises a better message than the tokenizer's warning about long inputs.
-    return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-
-
-def _drop_long(pairs: Sequence[Pair], max_tokens: int) -> tuple[list[Pair], list[Dropped]]:
-    long = [
-        Dropped(id=row.id, reason=f"has more than {max_tokens} tokens", detail=f"{len(tokens)} tokens")
-        for row, tokens in pairs
-        if len(tokens) > max_tokens
-    ]
-    if not pairs or len(long) == len(pairs):
-        raise UserError(f"every prompt has more than max_tokens={max_tokens} tokens: raise prompts.max_tokens")
-    return [(row, tokens) for row, tokens in pairs if len(tokens) <= max_tokens], long
-
-
-def _check_lengths(pairs: Sequence[Pair], max_tokens: int) -> None:
-    overlong = [(row, tokens) for row, tokens in pairs if len(tokens) > max_tokens]
-    if overlong:
-        longest = max(len(tokens) for _, tokens in overlong)
-        raise UserError(
-            f"the prompt of {overlong[0][0].id} has {len(overlong[0][1])} tokens, more than max_tokens={max_tokens} "
-            f"({len(overlong)} of {len(pairs)} prompts do): raise prompts.max_tokens to {longest}, or set "
-            "prompts.overlong to drop"
-        )
-    for row, tokens in pairs:
-        if not tokens:
-            raise UserError(f"the prompt of {row.id} has no tokens: does the tokenizer know its characters?")
-
-
-def _to_prompt(row: Row, tokens: Sequence[int], system: str, prefill: str, demonstration: str) -> Prompt:
-    return Prompt(
-        id=row.id,
-        tokens=tuple(tokens),
-        answer=row.answer,
-        demonstration=demonstration,
-        messages=tuple(messages_of(row, system)),
-        tools=tuple(row.tools),
-        prefill=prefill,
-        metadata=row.metadata,
-    )

@@ -1,4 +1,4 @@
-"""Renders a row as the text that the policy continues."""
+"""Renders a row as a prompt: the text that the policy continues, and the fields that rewards and agents read."""
 
 import re
 import string
@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.config.naming import one_line
-from megatron_sspo.data.row import Row, check_characters
+from megatron_sspo.data.row import Row
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.strict_json import decode_json
+from megatron_sspo.types import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,7 +27,6 @@ _FIXED_CLOCK = (
 )
 _ANSWER = {"role": "assistant", "content": "EXAMPLE-ANSWER"}
 _PREFILL = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
-MAX_CHARACTERS = 64  # of a text for each token that is allowed; a text of megabytes takes minutes to be tokenized
 
 THINK_ANSWER_INSTRUCTION = (
     "First think about the problem step by step, then give the final answer. "
@@ -46,35 +46,84 @@ CODEACT_INSTRUCTION = (
 """System text for recipes that act by code (`environment/codeact.py`, `reward/codeact.py`)."""
 
 
-def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system: str = "") -> str:
-    """Returns the prompt as text.
+def check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:
+    """Checks that a template can render rows at all.
+
+    Raises:
+        UserError: there is no chat template, or the format string has not the one field {question}, or comes with a
+            system text.
+    """
+    if template == "chat":
+        if not tokenizer.chat_template:
+            raise UserError(
+                f"the tokenizer {tokenizer.name_or_path!r} has no chat template: set template to a format string, "
+                "such as '{question}'"
+            )
+        return
+    try:
+        fields = {part[1:] for part in string.Formatter().parse(template) if part[1] is not None}
+    except ValueError:  # a stray brace
+        fields = set()
+    if fields != {("question", "", None)}:
+        raise UserError(
+            f"the template {template!r} must be 'chat', or a format string whose one field is {{question}}, and in "
+            "which a literal brace is written as {{ or }}"
+        )
+    if system:
+        raise UserError("the option system belongs to template 'chat': write its text into the template itself")
+
+
+def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system: str = "") -> tuple[Prompt, str]:
+    """Returns the prompt of a row, still without tokens, and the text of the tokens.
 
     Args:
         row: the row with the question.
         tokenizer: the tokenizer, whose chat template is used.
         template: "chat" for the tokenizer's chat template with the generation prompt, else a format string with
-            `{question}`.
+            `{question}`; see `check_template`.
         system: system message of the chat template; empty for none.
 
     Raises:
-        UserError: the template does not fit the row or the tokenizer.
+        UserError: the template does not fit the row.
     """
-    _check_template(tokenizer, template, system)
-    if template != "chat":
-        if not isinstance(row.question, str):
-            raise UserError(
-                f"the question of {row.id} is a list of chat messages, which a format string cannot render: "
-                "set template to 'chat'"
-            )
-        if row.tools:
-            raise UserError(
-                f"{row.id} has tools, which a format string cannot render: set template to 'chat', or give the field "
-                "tools another name"
-            )
+    messages = _messages_of(row, system)
+    if template == "chat":
+        text = _chat_text(row, messages, tokenizer)
+    elif isinstance(row.question, str) and not row.tools:
         text = template.format(question=row.question)
-        check_characters(text, row.id)
-        return text
-    messages = messages_of(row, system)
+    else:
+        raise UserError(
+            f"{row.id} has {'tools' if row.tools else 'chat messages'}, which a format string cannot render: set "
+            "template to 'chat'"
+        )
+    prefill = _PREFILL.search(text)
+    prompt = Prompt(
+        id=row.id,
+        tokens=(),
+        answer=row.answer,
+        demonstration=_demonstration_text(row, messages, tokenizer, text),
+        messages=tuple(messages),
+        tools=tuple(row.tools),
+        prefill=prefill[0] if prefill else "",
+        metadata=row.metadata,
+    )
+    return prompt, text
+
+
+def _messages_of(row: Row, system: str) -> list[dict[str, Any]]:
+    """Returns the chat messages of a row, after the system message if there is one."""
+    messages = [{"role": "user", "content": row.question}] if isinstance(row.question, str) else row.question
+    if not system:
+        return messages
+    if messages[0]["role"] == "system":
+        raise UserError(
+            f"{row.id} has a system message of its own: leave the option system empty, or remove the row's message"
+        )
+    return [{"role": "system", "content": system}, *messages]
+
+
+def _chat_text(row: Row, messages: list[dict[str, Any]], tokenizer: "PreTrainedTokenizerBase") -> str:
+    """Returns messages as the chat template writes them; a message or tool that it leaves out is an error."""
     try:
         text = apply_template(tokenizer, map(for_template, messages), row.tools)
     except Exception as error:  # Jinja's errors, and all those of a template's own expressions
@@ -82,39 +131,32 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
             f"the tokenizer's chat template rejects {row.id}: {one_line(str(error)) or type(error).__name__}: fix the "
             "row's messages, or the template"
         ) from error
-    for number, message in enumerate(messages, start=1):
-        # templates may shorten earlier turns of the assistant, and may write what tools return in a form of their own
-        if message["role"] not in ("assistant", "tool") and message["content"].strip() not in text:
-            raise UserError(
-                f"the tokenizer's chat template leaves out message {number} of {row.id}, of the role "
-                f"{message['role']!r}: fix the row's messages or prompts.system, repair the template, or set template "
-                "to a format string such as '{question}'"
-            )
-    called = [call for message in messages for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
-    for tool in (*row.tools, *called):
-        if (name := str(tool.get("function", tool).get("name", ""))) not in text:
-            raise UserError(
-                f"the tokenizer's chat template leaves out the tool {name!r} of {row.id}, or its calls: choose a model "
-                "whose template writes them, or remove the row's"
-            )
-    check_characters(text, row.id)  # also those of what else the template writes, such as calls of tools
+    # templates may shorten earlier turns of the assistant, and may write what tools return in a form of their own
+    given = [message for message in messages if message["role"] not in ("assistant", "tool")]
+    left_out = [f"the {message['role']}'s message" for message in given if message["content"].strip() not in text]
+    calls = [call for message in messages for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    names = [str(tool.get("function", tool).get("name", "")) for tool in (*row.tools, *calls)]
+    left_out += [f"the tool {name!r}, or its calls" for name in names if name not in text]
+    if left_out:
+        raise UserError(
+            f"the tokenizer's chat template leaves out of {row.id} {left_out[0]}: choose a model whose template writes "
+            "it, repair the template, or remove it from the row"
+        )
     return text
 
 
-def render_demonstration(row: Row, tokenizer: "PreTrainedTokenizerBase", system: str, prompt: str) -> str:
+def _demonstration_text(
+    row: Row, messages: list[dict[str, Any]], tokenizer: "PreTrainedTokenizerBase", prompt: str
+) -> str:
     """Returns a row's demonstration as text: a message, such as a first call of a tool, as the chat template writes it.
 
     Args:
-        prompt: the row as `render` returns it.
-
-    Raises:
-        UserError: the template does not write the message after the prompt.
+        prompt: the text of the row's prompt, which the template has to write before the message.
     """
     if isinstance(row.demonstration, str):
         return row.demonstration
     answer = for_template({"content": "", **row.demonstration})
-    messages = [*map(for_template, messages_of(row, system)), answer]
-    text = apply_template(tokenizer, messages, row.tools, is_answered=True)
+    text = apply_template(tokenizer, [*map(for_template, messages), answer], row.tools, is_answered=True)
     if not text.startswith(prompt):
         raise UserError(
             f"the tokenizer's chat template does not write the demonstration of {row.id} after its prompt: give it as "
@@ -167,12 +209,6 @@ def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
     return tokens[0] if tokens and tokens[0] in tokenizer.added_tokens_decoder else None
 
 
-def prefill_of(text: str) -> str:
-    """Returns what a prompt ends with if that opens thoughts, or opens and closes empty ones; "" if it does not."""
-    found = _PREFILL.search(text)
-    return found[0] if found else ""
-
-
 def for_template(message: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a message as chat templates expect it: arguments of calls that are JSON as text are objects."""
     calls = message.get("tool_calls")
@@ -186,59 +222,10 @@ def _call_for_template(call: Any) -> Any:
         return call
     if isinstance(call.get("function"), Mapping):
         return {**call, "function": _call_for_template(call["function"])}
-    return {**call, "arguments": decode_arguments(call["arguments"])} if "arguments" in call else call
+    return {**call, "arguments": _decode_arguments(call["arguments"])} if "arguments" in call else call
 
 
-def decode_arguments(arguments: Any) -> Any:
+def _decode_arguments(arguments: Any) -> Any:
     """Returns the arguments of a call as an object if they are one in JSON, which is OpenAI's form; "" has none."""
     found = decode_json(arguments or "{}")
     return found if isinstance(found, dict) else arguments
-
-
-def messages_of(row: Row, system: str) -> list[dict[str, Any]]:
-    """Returns the chat messages of a row, after the system message if there is one.
-
-    Raises:
-        UserError: there is a system message, and the row has its own.
-    """
-    messages = [{"role": "user", "content": row.question}] if isinstance(row.question, str) else row.question
-    if not system:
-        return messages
-    if messages[0]["role"] == "system":
-        raise UserError(
-            f"{row.id} has a system message of its own: leave the option system empty, or remove the row's message"
-        )
-    return [{"role": "system", "content": system}, *messages]
-
-
-def _check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:
-    """Checks that a template can render rows at all.
-
-    Raises:
-        UserError: there is no chat template, or the format string has an unknown field, a stray brace or no field, or
-            comes with a system text.
-    """
-    if template == "chat":
-        if not tokenizer.chat_template:
-            raise UserError(
-                f"the tokenizer {tokenizer.name_or_path!r} has no chat template: set template to a format string, "
-                "such as '{question}'"
-            )
-        return
-    try:
-        parsed = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise UserError(
-            f"the template {template!r} is malformed ({error}): write a literal brace as {{{{ or }}}}"
-        ) from error
-    fields = [(name, conversion, spec) for _, name, spec, conversion in parsed if name is not None]
-    for name, conversion, spec in fields:
-        if name != "question" or conversion or spec:
-            raise UserError(
-                f"the template {template!r} has the unknown field {name!r}: the one field is {{question}}, with "
-                "nothing after the name, and a literal brace is written as {{ or }}"
-            )
-    if not fields:
-        raise UserError(f"the template {template!r} has no {{question}}: every prompt would be the same")
-    if system:
-        raise UserError("the option system belongs to template 'chat': write its text into the template itself")

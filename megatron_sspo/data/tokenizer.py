@@ -3,13 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, first_line, os_errors_as_user_errors
-from megatron_sspo.files.reading import read_json
-from megatron_sspo.weights.formats.companions import check_text_files, check_tokenizer_files
+from megatron_sspo.errors import UserError, first_line
 from megatron_sspo.weights.transformers_config import read_config, read_tokenizer
 
 
-@os_errors_as_user_errors()
 def load_tokenizer(model_path: Path) -> Any:
     """Loads the tokenizer of a Hugging Face folder; nothing is downloaded, and no code of the folder is run.
 
@@ -18,19 +15,17 @@ def load_tokenizer(model_path: Path) -> Any:
     """
     if not (model_path / "config.json").exists():
         raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
-    read_json(model_path / "config.json")
-    check_tokenizer_files(model_path)
     try:
         found = read_tokenizer(model_path)
         found("1", add_special_tokens=False)  # of wrong settings, some are found by a use
+        if len(found) <= len(getattr(found, "added_tokens_decoder", ())):  # Transformers makes one without files
+            raise ValueError("it has no vocabulary")
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the Rust library is not an Exception
         read_config(model_path)  # Transformers reads config.json first
-        check_text_files(model_path)
-        is_there = (model_path / "tokenizer.json").exists()
-        remedy = "replace its tokenizer files by those of the model" if is_there else "copy tokenizer.json there"
-        raise UserError(f"{model_path} has no tokenizer that can be read ({first_line(error)}): {remedy}") from error
-    if len(found) <= len(getattr(found, "added_tokens_decoder", ())):  # Transformers makes an empty one without files
-        raise UserError(f"{model_path} has no tokenizer, or one without a vocabulary: copy tokenizer.json there")
+        raise UserError(
+            f"{model_path} has no tokenizer that can be read ({first_line(error)}): copy tokenizer.json and "
+            "tokenizer_config.json of the model there"
+        ) from error
     return found

@@ -12,9 +12,10 @@ from typing import Any
 from megatron_sspo.config.kinds import Amount, Count
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.cores import num_cores
-from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
-from megatron_sspo.sandbox.types import Runner, SandboxBroken, Session
+from megatron_sspo.reward.code import sandbox_errors
 from megatron_sspo.types import Prompt
+from sspo_sandbox import Runner, SandboxBroken, SandboxError, Session, open_sandbox
+from sspo_sandbox.probe import check_options
 
 _EXECUTE = re.compile(r"<execute>((?:(?!</?execute>).)*)</execute>", re.DOTALL)
 _SOLUTION = re.compile(r"<solution>(?:(?!</?solution>).)*</solution>", re.DOTALL)
@@ -47,20 +48,22 @@ def environment(
         max_characters: the largest number of characters of an observation; the middle of a longer one is omitted.
         concurrency: number of cells that run at the same time; 0 takes the number of cores that this process may use.
         max_episodes: number of interpreters at the same time, each with its own processes.
-        limits: limits of each cell: fields of `megatron_sspo.sandbox.types.Limits`, such as {"wall_seconds": 5.0}.
+        limits: limits of each cell: fields of `sspo_sandbox.Limits`, such as {"wall_seconds": 5.0}.
         url: address of a sandbox on another machine; "" takes one on this machine.
-        python, packages, cgroup: see `megatron_sspo.sandbox.sandbox.Sandbox`.
+        python, packages, cgroup: see `sspo_sandbox.Sandbox`.
 
     Raises:
         UserError: an option of the sandbox is invalid, or it is missing or fails its probe.
     """
-    runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+    with sandbox_errors():
+        runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
     return CodeAct(runner, concurrency or num_cores(), max_turns, max_characters, max_episodes)
 
 
 def check_values(**options: Any) -> None:
     """Raises UserError for options of the sandbox that are invalid or contradict each other, on any machine."""
-    check_sandbox_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
+    with sandbox_errors():
+        check_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
 
 
 class CodeAct:
@@ -113,7 +116,7 @@ class CodeAct:
                     return None
                 try:
                     return self._new_session()
-                except SandboxBroken as error:
+                except SandboxError as error:
                     if (pause := next(pauses, None)) is None:
                         raise UserError(f"no interpreter can be started for a rollout: {error}") from error
             time.sleep(pause)
@@ -128,10 +131,8 @@ class CodeAct:
         with self._slot(is_needed) as has_slot:
             if not has_slot:
                 return None
-            try:
+            with sandbox_errors("the interpreter of a rollout failed: "):
                 printed = session.execute(code)
-            except SandboxBroken as error:
-                raise UserError(f"the interpreter of a rollout failed: {error}") from error
         self.count("cells")
         if was_alive and not session.is_alive:
             self.count("sessions_ended_early")

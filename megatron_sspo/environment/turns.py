@@ -54,11 +54,6 @@ class TurnTemplate:
                 f"the environment's observe returned {describe_value(observation)}: it must return text, or None at "
                 "the end"
             )
-        if any("\ud800" <= character <= "\udfff" for character in observation):
-            raise UserError(
-                f"the environment's observe returned {describe_value(observation)}, which has half of a surrogate "
-                "pair: let it replace what is no character, as bytes.decode(errors='replace') does"
-            )
         before = self._before
         if before and len(response) and before[0] == response[-1]:
             before = before[1:]

@@ -63,21 +63,9 @@ class Answers:
         """Reverses `to_row`.
 
         Raises:
-            ValueError, LookupError, TypeError: the row does not have the form that `to_row` returns.
+            LookupError, TypeError: the row does not have the form that `to_row` returns.
         """
-        found = cls(**{**row, "answers": tuple(Answer(**answer) for answer in row["answers"])})
-        texts = (found.id, found.prompt, found.gold)
-        if not all(isinstance(text, str) for text in texts) or not found.answers:
-            raise ValueError("id, prompt or gold is not text, or answers is empty")
-        for answer in found.answers:
-            if not isinstance(answer.reward, Mapping):
-                raise ValueError("a reward is not an object")
-            counts, numbers = (answer.tokens, answer.turns), answer.reward.values()
-            if not all(isinstance(text, str) for text in (answer.text, answer.finish_reason)):
-                raise ValueError("an answer's text or finish_reason is not text")
-            if not all(isinstance(number, (int, float)) for number in (*counts, *numbers)):
-                raise ValueError("a reward, or the count of tokens or turns, is not a number")
-        return found
+        return cls(**{**row, "answers": tuple(Answer(**answer) for answer in row["answers"])})
 
     def to_row(self) -> dict[str, Any]:
         """Returns the record as JSON values."""
@@ -119,8 +107,7 @@ def _sampled_metrics(sampled: Sequence[Answers]) -> dict[str, float]:
     k = len(sampled[0].answers)
     correct = [sum(answer.is_correct for answer in answers.answers) for answers in sampled]
     found = _with_interval(f"avg@{k}", sampled_avg(correct, k))
-    draws = sorted({k, *(2**power for power in range(1, k.bit_length()))} - {1})
-    for j in draws:
+    for j in sorted({k, *(2**power for power in range(1, k.bit_length()))} - {1}):
         found |= _with_interval(f"pass@{j}", sampled_pass(correct, k, j))
     return found
 

@@ -1,7 +1,7 @@
 """`megatron-sspo evaluate` and `table`: evaluate one model on some sets, and compare several evaluations."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.fit import check_prompts_fit
 from megatron_sspo.data.open import describe_sources
 from megatron_sspo.data.row import count_dropped
+from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.differences import find_differences
@@ -63,36 +64,37 @@ def evaluate_model(
     Raises:
         UserError: a set, model, engine or reward is missing or wrong, or the folder belongs to another evaluation.
     """
-    run = with_sets(run, names)
+    run = _with_sets(run, names)
     assert run.evaluation is not None
     samples = run.evaluation.samples if samples is None else samples
     check(replace(run, evaluation=replace(run.evaluation, samples=samples)))
     check_rewards(run)
     check_engine(run)
-    label, output = one_line(label or str(path)), output or FOLDER / "-".join(_folder_names(path))
+    label = one_line(label or str(path))
+    parts = [part for part in path.parts if part not in ("/", ".", "..")]
+    output = output or FOLDER / ("-".join(parts) or "model")
     display = Display(silent=False)
     with open_model(path, config_folder) as folder:
         tokenizer = load_tokenizer(folder.config_folder)
         streams = held_out_streams(run, tokenizer)
-        prompts = {name: stream.prompts for name, stream in streams.items()}
-        for of_set in prompts.values():
-            check_prompts_fit(of_set, folder.config)
+        for stream in streams.values():
+            check_prompts_fit(stream.prompts, folder.config)
         check_held_out(run, streams)
         check_environments(run, tokenizer)
         with EvaluationRecord(output, model=label, weights=fingerprint(folder)) as record:
-            display.log(f"{label}: {', '.join(prompts)}, into {output}")
+            display.log(f"{label}: {', '.join(streams)}, into {output}")
             for line in describe_sources(streams):
                 display.log(line)
             for name, stream in streams.items():
                 if stream.dropped:
-                    display.log(f"{name}: {len(prompts[name]):,} prompts; dropped {count_dropped(stream.dropped)}")
+                    display.log(f"{name}: {len(stream.prompts):,} prompts; dropped {count_dropped(stream.dropped)}")
             stores = {
                 name: record.open_set(
                     name, streams[name], settings_of(run, held_out), samples=samples, tokenizer=tokenizer
                 )
-                for name, held_out in sets_of(run).items()
+                for name, held_out in run.evaluation.sets.items()
             }
-            _generate_answers(run, folder, prompts, stores, record, display)
+            _generate_answers(run, folder, streams, stores, record, display)
     result = read_result(output)
     head, rows = paper_table([result])
     write_atomically(output / "table.md", markdown(head, rows))
@@ -121,40 +123,30 @@ def print_table(folders: Sequence[str]) -> None:
         result = read_result(Path(folder if equals else text))
         results.append(replace(result, model=name) if equals else result)
     differences = find_differences(results)
-    print(markdown(*paper_table(results, unlike=[difference.other for difference in differences])), end="")
-    if lines := [*left_out(results), *map(str, differences)]:
+    print(markdown(*paper_table(results, unlike=[other for other, _ in differences])), end="")
+    if lines := [*left_out(results), *(text for _, text in differences)]:
         print("", *map(one_line, lines), sep="\n")
 
 
-def with_sets(run: Run, names: Sequence[str]) -> Run:
-    """Returns the run with the sets of these names, the run's own or the paper's.
-
-    Raises:
-        UserError: there is no set of a name, a name occurs twice, or there are neither names nor sets.
-    """
-    own = sets_of(run)
-    if not names:
-        if run.evaluation is None:
-            raise UserError(f"the recipe {run.name} has no evaluation: name sets of the paper with --sets")
-        return run
-    names = [name if name in own else name.replace("_", "-") for name in names]
-    known = {**HELD_OUT, **own}
+def _with_sets(run: Run, names: Sequence[str]) -> Run:
+    """Returns the run with the sets of these names, the run's own or the paper's; all sets of the run by default."""
+    if not names and run.evaluation is None:
+        raise UserError(f"the recipe {run.name} has no evaluation: name sets of the paper with --sets")
+    known = {**HELD_OUT, **sets_of(run)}
+    names = [name if name in known else name.replace("_", "-") for name in names or sets_of(run)]
     if unknown := [name for name in names if name not in known]:
         raise UserError(
             f"there is no evaluation set {unknown[0]!r}: choose one of {', '.join(known)}, or give the recipe "
             "evaluation=Evaluation(sets=...) with one"
         )
-    if len(set(names)) < len(names):
-        raise UserError(f"--sets {','.join(names)} names a set twice: name each once")
-    sets = {name: known[name] for name in names}
-    return replace(run, evaluation=replace(run.evaluation or Evaluation(sets={}), sets=sets))
+    return replace(run, evaluation=replace(run.evaluation or Evaluation(sets={}), sets={n: known[n] for n in names}))
 
 
 def _generate_answers(
     run: Run,
     folder: ModelFolder,
-    prompts: dict[str, list],
-    stores: dict[str, AnswerFiles],
+    streams: Mapping[str, PromptStream],
+    stores: Mapping[str, AnswerFiles],
     record: EvaluationRecord,
     display: Display,
 ) -> None:
@@ -171,24 +163,19 @@ def _generate_answers(
 
         sync()
         for name, held_out in sets_of(run).items():
-            started = time.monotonic()
-            answers = stores[name]
-            answers.start_progress(name, len(prompts[name]), display)
-            of_set = SetEvaluation(
+            started, store = time.monotonic(), stores[name]
+            store.start_progress(display)
+            evaluation = SetEvaluation(
                 engine,
                 rewards[name],
-                prompts[name],
+                streams[name].prompts,
                 sampling_of(run, held_out),
-                store=answers,
-                samples=answers.samples,
+                store=store,
+                samples=store.samples,
                 seed=run.seed,
                 environment=environments[name],
             )
-            metrics = of_set.compute_metrics(sync)
-            answers.sort(prompts[name])
+            metrics = evaluation.compute_metrics(sync)
+            store.sort()
             record.finish_set(name, held_out.title or name, metrics)
             display.log(f"{name}: {format_metrics(metrics)}  ({time.monotonic() - started:.0f} s)")
-
-
-def _folder_names(path: Path) -> list[str]:
-    return [part for part in path.parts if part not in ("/", ".", "..")] or ["model"]

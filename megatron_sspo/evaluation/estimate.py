@@ -18,7 +18,7 @@ class Estimate:
 
 def greedy_pass(correct: Sequence[bool]) -> Estimate:
     """Estimates pass@1 from one greedy answer per prompt: the share of correct answers, with Wilson's interval."""
-    return _estimate([float(value) for value in correct], answers=1)
+    return sampled_avg([int(value) for value in correct], 1)
 
 
 def sampled_avg(num_correct: Sequence[int], num_samples: int) -> Estimate:

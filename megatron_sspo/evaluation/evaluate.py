@@ -4,12 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from megatron_sspo.agent.agents import Agents
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.evaluation.answers import Answers, compute_metrics
 from megatron_sspo.reward.protocol import Reward
 from megatron_sspo.rollout.collect import PendingGeneration, collect, start_generation
-from megatron_sspo.rollout.engine import RolloutEngine
+from megatron_sspo.rollout.engine import Episodes, RolloutEngine
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
 Kind = Literal["greedy", "sampled"]
@@ -57,7 +55,7 @@ class SetEvaluation:
         store: AnswerStore,
         samples: int = 0,
         seed: int = 0,
-        environment: Environment | Agents | None = None,
+        environment: Episodes | None = None,
     ) -> None:
         self._engine, self._reward, self._prompts = engine, reward, prompts
         self._seed, self._environment = seed, environment

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 from megatron_sspo.checkpoint.state import list_checkpoints
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.open_folder import check_config_folder, config_file, open_folder
+from megatron_sspo.weights.formats.open_folder import check_config_folder, open_folder
 
 
 @os_errors_as_user_errors()
@@ -17,24 +16,19 @@ def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
     """Opens the weights at `path`; for the folder of a run, its final model or else its newest checkpoint.
 
     Args:
-        config_folder: folder with config.json and tokenizer, for a Megatron checkpoint without them. A checkpoint of a
-            run has them; an older one takes them from the model that the run started from.
+        config_folder: folder with config.json and tokenizer, for a Megatron checkpoint without them.
 
     Raises:
         UserError: there is no such folder, it has no weights, or it has a config.json and `config_folder` is given.
     """
     if not path.is_dir():
         raise UserError(f"there is no folder {path}: name a Hugging Face folder, a checkpoint, or the folder of a run")
-    if _is_run(path):
-        run = path
+    config = path / "config.json"
+    if config.exists() and read_json(config).get("class") == "Run":
         found = [path / "model"] if (path / "model").is_dir() else list_checkpoints(path / "checkpoints")
         if not found:
             raise UserError(f"the run {path} has no model and no checkpoint yet: wait for its first one")
         path = found[-1]
-    else:
-        run = Path(os.path.realpath(path)).parent.parent  # the path may be run/checkpoints/update-000100
-    if config_folder is None and config_file(path) is None and _is_run(run):
-        config_folder = _model_of(run)
     folder = open_folder(path, config_folder)
     check_config_folder(config_folder, folder)
     return folder
@@ -48,17 +42,3 @@ def fingerprint(folder: ModelFolder) -> str:
     """
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in folder.weight_files()]
     return hashlib.sha256(json.dumps([states, folder.config], sort_keys=True).encode()).hexdigest()
-
-
-def _model_of(run: Path) -> Path:
-    """Returns the path of the model that a run started from."""
-    model = read_json(run / "config.json", remedy="name the model that the run started from with --config").get("model")
-    path = model.get("path") if isinstance(model, dict) else None
-    if not isinstance(path, str):
-        raise UserError(f"{run / 'config.json'} does not say what model the run started from: name it with --config")
-    return Path(path)
-
-
-def _is_run(path: Path) -> bool:
-    config = path / "config.json"
-    return config.exists() and read_json(config).get("class") == "Run"

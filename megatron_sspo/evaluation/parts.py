@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from megatron_sspo.agent.agents import Agents
 from megatron_sspo.config.user_code import call_user_code
-from megatron_sspo.environment.open import open_environment
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.evaluation.sets import open_environments, open_rewards
 from megatron_sspo.reward.protocol import Reward, open_reward
+from megatron_sspo.rollout.engine import Episodes
+from megatron_sspo.rollout.open_episodes import open_episodes
 from megatron_sspo.run import Run
 
 
@@ -24,9 +23,9 @@ class Parts:
     """
 
     reward: Reward
-    environment: Environment | Agents | None
+    environment: Episodes | None
     held_out_rewards: Mapping[str, Reward]
-    held_out_environments: Mapping[str, Environment | Agents | None]
+    held_out_environments: Mapping[str, Episodes | None]
 
 
 @contextmanager
@@ -40,5 +39,5 @@ def open_parts(run: Run) -> Iterator[Parts]:
         reward = open_reward(run.reward, run.reward_options)
         stack.callback(call_user_code, reward.close, "the reward's close")
         rewards = open_rewards(run, stack, reward)
-        environment = stack.enter_context(open_environment(run.rollouts, max_prompt_tokens=run.prompts.max_tokens))
+        environment = stack.enter_context(open_episodes(run.rollouts, max_prompt_tokens=run.prompts.max_tokens))
         yield Parts(reward, environment, rewards, open_environments(run, stack, environment))

@@ -11,8 +11,9 @@ from typing import Any
 from megatron_sspo.data.stream import PromptStream, digest_of
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.evaluation.answers import Answers
+from megatron_sspo.evaluation.differences import flat
 from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
-from megatron_sspo.evaluation.table import MEASURE, Result
+from megatron_sspo.evaluation.table import Result
 from megatron_sspo.files.reading import parse_json, read_bytes, read_json
 from megatron_sspo.files.writing import open_to_append, write_atomically, write_rows
 from megatron_sspo.processes.console import Display
@@ -20,7 +21,6 @@ from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.types import Prompt, RolloutGroup
 
 _EVALUATION, _RESULTS = "evaluation.json", "results.json"
-_MAX_BYTES = 64 * 1024**3  # bytes
 _AGAIN = "remove it, and evaluate again: answers that are in the folder are kept"
 
 
@@ -50,10 +50,18 @@ class EvaluationRecord:
 
     @os_errors_as_user_errors()
     def __enter__(self) -> "EvaluationRecord":
-        _check_content(self.folder)
+        names = [path.name for path in self.folder.iterdir()] if self.folder.exists() else []
+        if _EVALUATION not in names and not all(name.startswith(".") for name in names):
+            raise UserError(f"{self.folder} exists and is not the folder of an evaluation: choose another --output")
         with ExitStack() as stack:
             stack.enter_context(RunLock(self.folder, what="another evaluation", option="--output"))
-            self._sets = self._read_sets()
+            known = _read_evaluation(self.folder)
+            if known["model"].get("weights", self._model["weights"]) != self._model["weights"]:
+                raise UserError(
+                    f"{self.folder} holds the answers of {known['model']['name']}, whose weights are not those of "
+                    f"{self._model['name']}: choose another --output, or remove it"
+                )
+            self._sets = known["sets"]
             self._lock = stack.pop_all()
         return self
 
@@ -75,18 +83,19 @@ class EvaluationRecord:
         Raises:
             UserError: the folder holds answers to the set under other settings, or to other prompts.
         """
-        prompts = stream.prompts
-        new = {"prompts": _fingerprint(prompts), **settings}
-        known = self._sets.get(name)
+        prompts, known = stream.prompts, self._sets.get(name)
+        new = {"prompts": f"{len(prompts)} prompts, sha256 {digest_of(prompts)}", **settings}
         if known is not None:
-            known_samples = known["samples"]
-            fixed = {key: value for key, value in known.items() if key not in ("samples", "dropped")}
-            _check_settings(self.folder, name, fixed, new)
-            if samples and known_samples and samples != known_samples:
-                raise _settings_error(self.folder, name, "samples", known_samples, samples)
-            samples = samples or known_samples
-        dropped = Counter(row.reason for row in stream.dropped)
-        self._sets[name] = {**new, "samples": samples, "dropped": dropped}
+            samples = samples or known["samples"]
+            before = flat({**known, "samples": known["samples"] or samples})
+            now = flat({**new, "samples": samples, "dropped": known["dropped"]})
+            for key in {**before, **now}:
+                if before.get(key) != now.get(key):
+                    raise UserError(
+                        f"{self.folder} holds answers to {name} with {key} {before.get(key)!r}, and this evaluation "
+                        f"has {now.get(key)!r}: choose another --output, or remove it"
+                    )
+        self._sets[name] = {**new, "samples": samples, "dropped": Counter(row.reason for row in stream.dropped)}
         content = {"model": self._model, "sets": self._sets}
         write_atomically(self.folder / _EVALUATION, json.dumps(content, indent=1) + "\n")
         (self.folder / name).mkdir(exist_ok=True)
@@ -96,21 +105,9 @@ class EvaluationRecord:
     def finish_set(self, name: str, title: str, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of a set to results.json."""
         path = self.folder / _RESULTS
-        sets = _read_results(path)["sets"] if path.exists() else {}
+        sets = read_json(path, remedy=_AGAIN)["sets"] if path.exists() else {}
         sets[name] = {"title": title, **metrics}
         write_atomically(path, json.dumps({"model": self._model["name"], "sets": sets}, indent=1) + "\n")
-
-    def _read_sets(self) -> dict[str, dict[str, Any]]:
-        elsewhere = f"remove {self.folder}, or choose another --output"
-        known, sets = _read_evaluation(self.folder / _EVALUATION, remedy=elsewhere)
-        if not known:
-            return {}
-        if known["weights"] != self._model["weights"]:
-            raise UserError(
-                f"{self.folder} holds the answers of {known['name']}, whose weights are not those of "
-                f"{self._model['name']}: choose another --output, or remove it"
-            )
-        return sets
 
 
 class AnswerFiles(AnswerStore):
@@ -123,62 +120,51 @@ class AnswerFiles(AnswerStore):
         samples: k, the number of sampled answers per prompt.
 
     Raises:
-        UserError: a complete line cannot be read, or has another number of sampled answers.
+        UserError: a complete line cannot be read.
     """
 
     @os_errors_as_user_errors()
     def __init__(self, folder: Path, prompts: Sequence[Prompt], tokenizer: Any, samples: int) -> None:
         super().__init__(tokenizer)
         self.samples = samples
-        self._folder = folder
+        self._folder, self._prompts = folder, prompts
         ids = {prompt.id for prompt in prompts}
         for kind in ("greedy", "sampled"):
-            known = {answers.id: answers for answers in _read_rows(self._path(kind))}
-            self.by_id(kind).update((id, answers) for id, answers in known.items() if id in ids)
-        for id, answers in self.by_id("sampled").items() if samples else ():
-            if len(answers.answers) != samples:
-                raise UserError(
-                    f"{self._path('sampled')} has {len(answers.answers)} answers to {short_repr(id)}, and the "
-                    f"evaluation samples {samples}: remove the line"
-                )
+            self.by_id(kind).update((a.id, a) for a in _read_rows(self._path(kind)) if a.id in ids)
 
-    def start_progress(self, name: str, num_prompts: int, display: Display) -> None:
+    def start_progress(self, display: Display) -> None:
         """Starts the display of progress: a bar on a terminal, otherwise a line for every tenth of the set."""
-        total = num_prompts * (2 if self.samples else 1)
-        done = self._num_done
+        name, total, done = self._folder.name, len(self._prompts) * (2 if self.samples else 1), self._num_done
         if 0 < done < total:
             display.log(f"{name}: {done} of {total} are answered already")
         display.begin(name, total, done)
-        self._display, self._name, self._total = display, name, total
+        self._display, self._total = display, total
 
     @os_errors_as_user_errors()
     def save(self, kind: Kind, groups: Sequence[RolloutGroup]) -> None:
         """Appends groups to their file and flushes it to disk."""
-        before = self._num_done
+        before, name = self._num_done, self._folder.name
         self.add(kind, groups)
         with open_to_append(self._path(kind)) as file:
             for group in groups:
                 file.write(json.dumps(self.by_id(kind)[group.prompt.id].to_row()) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self._show_progress(before, self._num_done)
+        for _ in range(before, self._num_done):
+            self._display.advance(name)
+        if not self._display.console.is_terminal and 10 * before // self._total < 10 * self._num_done // self._total:
+            self._display.log(f"{name}: {self._num_done} of {self._total} answered")
 
     @os_errors_as_user_errors()
-    def sort(self, prompts: Sequence[Prompt]) -> None:
+    def sort(self) -> None:
         """Rewrites the files with their lines in the order of the prompts."""
         for kind in ("greedy", "sampled"):
             if known := self.by_id(kind):
-                write_rows(self._path(kind), (known[prompt.id].to_row() for prompt in prompts))
+                write_rows(self._path(kind), (known[prompt.id].to_row() for prompt in self._prompts))
 
     @property
     def _num_done(self) -> int:
         return len(self.by_id("greedy")) + len(self.by_id("sampled"))
-
-    def _show_progress(self, before: int, now: int) -> None:
-        for _ in range(before, now):
-            self._display.advance(self._name)
-        if not self._display.console.is_terminal and 10 * before // self._total < 10 * now // self._total:
-            self._display.log(f"{self._name}: {now} of {self._total} answered")
 
     def _path(self, kind: Kind) -> Path:
         return self._folder / f"{kind}.jsonl"
@@ -192,63 +178,29 @@ def read_result(folder: Path) -> Result:
         UserError: the folder has no metrics, or they or the settings cannot be read.
     """
     path = folder / _RESULTS
-    if not path.exists():
+    content = read_json(path, remedy=_AGAIN) if path.exists() else {}
+    if not content.keys() >= {"model", "sets"}:
         raise UserError(
             f"{folder} has no {_RESULTS}: it is not an evaluation's folder, or no set of it is complete; name what "
             "megatron-sspo evaluate MODEL --output has written"
         )
-    content = _read_results(path)
-    sets = {name: {k: v for k, v in found.items() if k != "title"} for name, found in content["sets"].items()}
-    titles = {name: found["title"] for name, found in content["sets"].items()}
-    _, settings = _read_evaluation(folder / _EVALUATION, remedy="remove the folder, and evaluate again")
-    return Result(model=content["model"], sets=sets, titles=titles, settings=settings)
+    titles = {name: found.pop("title") for name, found in content["sets"].items()}
+    return Result(content["model"], content["sets"], titles, _read_evaluation(folder)["sets"])
 
 
-def _read_evaluation(path: Path, *, remedy: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Returns the model and the settings of each set; both are empty if the file does not exist."""
+def _read_evaluation(folder: Path) -> dict[str, Any]:
+    """Returns the model and the settings of each set; both are empty if the folder is new."""
+    path = folder / _EVALUATION
     if not path.exists():
-        return {}, {}
-    content = read_json(path, remedy=remedy)
-    known: Any = content.get("model")
-    sets: Any = content.get("sets")
-    if not _is_object(known, ("name", "weights")) or not _is_object(sets):
-        raise UserError(f"{path} does not say what was evaluated: {remedy}")
-    for name, settings in sets.items():
-        if not _is_object(settings, ("samples", "prompts")) or not _is_count(settings["samples"]):
-            raise UserError(f"{path} is damaged in {short_repr(name)}: {remedy}")
-    return known, sets
-
-
-def _read_results(path: Path) -> dict[str, Any]:
-    content = read_json(path, remedy=_AGAIN)
-    if not isinstance(content.get("model"), str) or not _is_object(content.get("sets")):
-        raise UserError(f"{path} has no metrics of an evaluation; {_AGAIN}")
-    for name, metrics in content["sets"].items():
-        if not _is_object(metrics, ("title",)) or not isinstance(metrics["title"], str):
-            raise UserError(f"{path} is damaged in {short_repr(name)}; {_AGAIN}")
-        for measure, value in metrics.items():
-            is_right = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if measure != "title" and not (is_right and abs(value) < 1e300):
-                raise UserError(f"{path} has {short_repr(measure)} {short_repr(value)} of {short_repr(name)}; {_AGAIN}")
-            ends = [f"{measure}{end}" for end in ("/low", "/high")]
-            if MEASURE.fullmatch(measure) and not _is_object(metrics, ends):
-                raise UserError(f"{path} has {measure} of {short_repr(name)} without its interval; {_AGAIN}")
-    return content
-
-
-def _is_object(value: Any, names: Sequence[str] = ()) -> bool:
-    return isinstance(value, dict) and all(name in value for name in names)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+        return {"model": {}, "sets": {}}
+    return read_json(path, remedy=f"remove {folder}, or choose another --output")
 
 
 def _read_rows(path: Path) -> list[Answers]:
     """Reads the complete lines of a file, and truncates an incomplete last line, which a killed process may leave."""
     if not path.exists():
         return []
-    content = read_bytes(path, at_most=_MAX_BYTES, remedy="remove it, and evaluate again")
+    content = read_bytes(path)
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         os.truncate(path, len(whole))
@@ -259,30 +211,3 @@ def _read_rows(path: Path) -> list[Answers]:
         except (ValueError, LookupError, TypeError) as error:
             raise UserError(f"{path}, line {number} is damaged ({short_repr(error)}): remove the line") from error
     return found
-
-
-def _fingerprint(prompts: Sequence[Prompt]) -> str:
-    return f"{len(prompts)} prompts, sha256 {digest_of(prompts)}"
-
-
-def _check_content(folder: Path) -> None:
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    is_other = _EVALUATION not in names and not all(name.startswith(".") for name in names)
-    if folder.is_file() or is_other:
-        raise UserError(f"{folder} exists and is not the folder of an evaluation: choose another --output")
-
-
-def _check_settings(folder: Path, name: str, known: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    for key in (*known, *new):
-        before, now = known.get(key), new.get(key)
-        if before != now and isinstance(before, Mapping) and isinstance(now, Mapping):
-            _check_settings(folder, name, before, now)
-        if before != now:
-            raise _settings_error(folder, name, key, before, now)
-
-
-def _settings_error(folder: Path, name: str, key: str, before: Any, now: Any) -> UserError:
-    return UserError(
-        f"{folder} holds answers to {name} with {key} {before!r}, and this evaluation has {now!r}: choose another "
-        "--output, or remove it"
-    )

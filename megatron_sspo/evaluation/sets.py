@@ -1,20 +1,19 @@
 """The held-out sets of a run: their prompts, rewards, environments and sampling parameters."""
 
 import json
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
-from megatron_sspo.agent.agents import Agents
 from megatron_sspo.config.resolve import check_options, resolve
 from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
-from megatron_sspo.environment.open import check_environment, open_environment
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.protocol import Reward, check_prompts, open_reward
+from megatron_sspo.rollout.engine import Episodes
+from megatron_sspo.rollout.open_episodes import check_episodes, open_episodes
 from megatron_sspo.run import HeldOut, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 
@@ -27,11 +26,18 @@ def held_out_streams(run: Run, tokenizer: Any) -> dict[str, PromptStream]:
     """
     found: dict[str, PromptStream] = {}
     for name, held_out in sets_of(run).items():
-        try:
+        with _naming(name):
             found[name] = prompt_stream(held_out.prompts, tokenizer, seed=run.seed, shuffle=False)
-        except UserError as error:
-            raise UserError(f"the evaluation set {name}: {error}") from error
     return found
+
+
+@contextmanager
+def _naming(set_name: str) -> Iterator[None]:
+    """Adds the name of a set to UserErrors."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"the evaluation set {set_name}: {error}") from error
 
 
 def sets_of(run: Run) -> Mapping[str, HeldOut]:
@@ -52,10 +58,8 @@ def check_held_out(run: Run, streams: Mapping[str, PromptStream]) -> None:
         return
     for set_name, held_out in sets_of(run).items():
         name, options = _reward_of(run, held_out)
-        try:
+        with _naming(set_name):
             check_prompts(resolve("reward", name, "reward"), streams[set_name].prompts, options)
-        except UserError as error:
-            raise UserError(f"the evaluation set {set_name}: {error}") from error
 
 
 def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dict[str, Reward]:
@@ -81,7 +85,7 @@ def check_environments(run: Run, tokenizer: Any) -> None:
     """Raises UserError if a set's environment is missing, lacks an option, or does not fit template or tokenizer."""
     for name, held_out in sets_of(run).items():
         rollouts = _rollouts_of(run, held_out)
-        check_environment(rollouts, tokenizer)
+        check_episodes(rollouts, tokenizer)
         if rollouts.environment and held_out.prompts.template != "chat":
             raise UserError(
                 f"the evaluation set {name} has the environment {rollouts.environment!r} and the template "
@@ -89,19 +93,15 @@ def check_environments(run: Run, tokenizer: Any) -> None:
             )
 
 
-def open_environments(
-    run: Run, stack: ExitStack, first: Environment | Agents | None = None
-) -> dict[str, Environment | Agents | None]:
+def open_environments(run: Run, stack: ExitStack, first: Episodes | None = None) -> dict[str, Episodes | None]:
     """Opens the environment or agent of each set; None for a set with single turns. Arguments: see `open_rewards`."""
-    opened: dict[str, Environment | Agents | None] = (
-        {} if first is None else {_environment_key(run.rollouts, run.prompts): first}
-    )
-    found: dict[str, Environment | Agents | None] = {}
+    opened: dict[str, Episodes | None] = {} if first is None else {_environment_key(run.rollouts, run.prompts): first}
+    found: dict[str, Episodes | None] = {}
     for name, held_out in sets_of(run).items():
         rollouts = _rollouts_of(run, held_out)
         key = _environment_key(rollouts, held_out.prompts)
         if key not in opened:
-            opened[key] = stack.enter_context(open_environment(rollouts, max_prompt_tokens=held_out.prompts.max_tokens))
+            opened[key] = stack.enter_context(open_episodes(rollouts, max_prompt_tokens=held_out.prompts.max_tokens))
         found[name] = opened[key]
     return found
 
@@ -112,28 +112,16 @@ def sampling_of(run: Run, held_out: HeldOut) -> Sampling:
     return replace(sampling, max_tokens=held_out.max_tokens) if held_out.max_tokens else sampling
 
 
-def _agent_settings(rollouts: Rollouts, held_out: HeldOut) -> dict[str, Any]:
-    endpoint = asdict(rollouts.endpoint)
-    limits = {name: value for name, value in endpoint.items() if name not in ("address", "max_episodes")}
-    return {
-        "agent": rollouts.agent,
-        "agent_options": _as_json(rollouts.agent_options),
-        "endpoint": limits,
-        "max_prompt_tokens": held_out.prompts.max_tokens,
-    }
-
-
 def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
     """Returns everything that answers and rewards depend on, besides model and prompts, as JSON values."""
     name, options = _reward_of(run, held_out)
     sampling, rollouts = sampling_of(run, held_out), _rollouts_of(run, held_out)
-    return {
+    found = {
         "engine": run.rollouts.engine,
         "reward": name,
-        "reward_options": _as_json(options),
+        "reward_options": dict(options),
         "environment": rollouts.environment,
-        "environment_options": _as_json(rollouts.environment_options) if rollouts.environment else {},
-        **(_agent_settings(rollouts, held_out) if rollouts.agent else {}),
+        "environment_options": dict(rollouts.environment_options) if rollouts.environment else {},
         "sampling": {
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
@@ -142,15 +130,20 @@ def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
         },
         "seed": run.seed,
     }
+    if rollouts.agent:
+        endpoint = asdict(rollouts.endpoint)
+        found |= {
+            "agent": rollouts.agent,
+            "agent_options": dict(rollouts.agent_options),
+            "endpoint": {key: endpoint[key] for key in endpoint if key not in ("address", "max_episodes")},
+            "max_prompt_tokens": held_out.prompts.max_tokens,
+        }
+    return json.loads(json.dumps(found, default=str))
 
 
 def _reward_of(run: Run, held_out: HeldOut) -> tuple[str, Mapping[str, Any]]:
     name = held_out.reward or run.reward
     return name, held_out.reward_options or (run.reward_options if name == run.reward else {})
-
-
-def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(dict(options), default=str))
 
 
 def _rollouts_of(run: Run, held_out: HeldOut) -> Rollouts:

@@ -10,7 +10,7 @@ from megatron_sspo.errors import escape_unprintable
 MEASURE = re.compile(r"pass@1|avg@\d+|pass@\d+")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Result:
     """The results of one model."""
 
@@ -30,18 +30,17 @@ def paper_table(results: Sequence[Result], *, unlike: Sequence[Result] = ()) -> 
     names = list(dict.fromkeys(name for result in results for name in result.sets))
     titles = {name: title for result in results for name, title in result.titles.items()}
     measures = list(dict.fromkeys(measure for result in results for measure in _measures(result)))
-    several = len(results) > 1
-    head = ["Model", *(["Measure"] if len(measures) > 1 else []), *(titles[name] for name in names)]
+    has_measures, has_gain = len(measures) > 1, len(results) > 1
+    head = ["Model", *["Measure"] * has_measures, *(titles[name] for name in names), *["Δ Avg"] * has_gain]
     rows: list[list[str]] = []
     for measure in measures:
         for result in results:
-            if not any(measure in metrics for metrics in result.sets.values()):
-                continue
-            cells = [_cell(result.sets.get(name, {}), measure) for name in names]
-            is_unlike = any(result is other for other in unlike)
-            gain = ["–" if is_unlike else _gain(results[0], result, names, measure)] if several else []
-            rows.append([result.model, *([measure] if len(measures) > 1 else []), *cells, *gain])
-    return [*head, *(["Δ Avg"] if several else [])], rows
+            if any(measure in metrics for metrics in result.sets.values()):
+                cells = [_cell(result.sets.get(name, {}), measure) for name in names]
+                is_unlike = any(result is other for other in unlike)
+                gain = "–" if is_unlike else _gain(results[0], result, names, measure)
+                rows.append([result.model, *[measure] * has_measures, *cells, *[gain] * has_gain])
+    return head, rows
 
 
 def left_out(results: Sequence[Result]) -> list[str]:

@@ -13,19 +13,12 @@ from megatron_sspo.files.writing import write_atomically
 
 NAME = "manifest.json"
 _PIECE = 16 * 1024**2  # bytes per read
-_GROUPS = ("model", "parallel", "ddp")  # fields of the configuration that are read one by one
-_TOO_LARGE = (OverflowError, MemoryError)  # of an infinite size, and of a file that is larger than the memory
 _THREADS = 8  # a shared file system is faster with several readers
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of a checkpoint.
-
-    Attributes:
-        size: the size in bytes.
-        crc32: the CRC-32 of the content.
-    """
+    """The size in bytes and the CRC-32 of one file of a checkpoint."""
 
     size: int
     crc32: int
@@ -33,15 +26,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a checkpoint, and the run that wrote it.
+    """The files of a checkpoint, and the run that wrote it."""
 
-    Attributes:
-        files: the files, by their paths relative to the checkpoint.
-        run: the configuration as `config_to_json` returns it.
-    """
-
-    files: Mapping[str, Entry]
-    run: Mapping[str, Any]
+    files: Mapping[str, Entry]  # by their paths relative to the checkpoint
+    run: Mapping[str, Any]  # the configuration as `config_to_json` returns it
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
@@ -50,24 +38,20 @@ def read_manifest(checkpoint: Path) -> Manifest:
     Raises:
         UserError: it is missing or damaged.
     """
-    path = checkpoint / NAME
     try:
-        with open_file(path) as file:
+        with open_file(checkpoint / NAME) as file:
             text = file.read().decode("utf-8")
         content = json.loads(text)
-        files = {str(name): Entry(int(size), int(crc)) for name, (size, crc) in content["files"].items()}
-        manifest = Manifest(files, dict(content["run"]))
-        if wrong := [name for name in _GROUPS if not isinstance(manifest.run.get(name, {}), dict)]:
-            raise ValueError(f"its {wrong[0]} is not an object")
-        if text != _to_text(content["run"], content["files"]):
-            raise _damaged_error(checkpoint, f"the content of {NAME} is not what was written")
-        return manifest
+        manifest = Manifest({name: Entry(*entry) for name, entry in content["files"].items()}, content["run"])
+        is_as_written = text == _to_text(content["run"], content["files"])
     except FileNotFoundError as error:
         raise _damaged_error(checkpoint, f"it has no {NAME}") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, *_TOO_LARGE) as error:
-        raise _damaged_error(
-            checkpoint, f"{NAME} cannot be read: {type(error).__name__}: {first_line(error)}"
-        ) from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise _damaged_error(checkpoint, f"{NAME} cannot be read: {reason}") from error
+    if not is_as_written:
+        raise _damaged_error(checkpoint, f"the content of {NAME} is not what was written")
+    return manifest
 
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
@@ -113,16 +97,15 @@ def check_sizes(checkpoint: Path, manifest: Manifest, *, folder: str = "") -> No
     Raises:
         UserError: a file is missing, is not in the manifest, or has another size.
     """
-    names = [name for name in files_of(checkpoint) if name.startswith(folder)]
-    found = {name: (checkpoint / name).stat().st_size for name in names}
     entries = {name: entry for name, entry in manifest.files.items() if name.startswith(folder)}
-    for name, entry in entries.items():
+    found = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint) if name.startswith(folder)}
+    for name in sorted(entries.keys() | found.keys()):
         if name not in found:
             raise _damaged_error(checkpoint, f"{name} is missing")
-        if found[name] != entry.size:
-            raise _damaged_error(checkpoint, f"{name} has {found[name]:,} bytes and was written with {entry.size:,}")
-    if left := sorted(found.keys() - entries.keys()):
-        raise _damaged_error(checkpoint, f"{left[0]} does not belong to it")
+        if name not in entries:
+            raise _damaged_error(checkpoint, f"{name} does not belong to it")
+        if found[name] != (size := entries[name].size):
+            raise _damaged_error(checkpoint, f"{name} has {found[name]:,} bytes and was written with {size:,}")
 
 
 def check_content(

@@ -1,4 +1,4 @@
-"""Reads files from outside: only regular files are opened, and every problem gives an error of one sentence."""
+"""Reads files from outside: only regular files are opened, and damage is named in one sentence."""
 
 import errno
 import json
@@ -7,12 +7,10 @@ import os
 import stat
 from collections import Counter
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from megatron_sspo.errors import UserError, short_repr
 
-_MAX_TEXT = 512 * 1024**2  # bytes; the largest JSON file of a model is a tokenizer.json of some 50 MB
-_MAX_NUMBER = 40  # characters of a number in a message
 _DOWNLOAD = "download or copy it again"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -24,33 +22,21 @@ _KINDS = (
 
 
 def open_file(path: Path | str) -> BinaryIO:
-    """Opens a regular file for reading. A pipe could block the reader, and a device may have no end.
-
-    Raises:
-        OSError: the file does not exist, cannot be read, or is not a regular file.
-    """
+    """Opens a regular file for reading; raises what `check_regular_file` raises."""
     check_regular_file(path)
-    return open(open_descriptor(path), "rb")
-
-
-def open_descriptor(path: Path | str) -> int:
-    """Opens a regular file for reading and returns its file descriptor; raises what `open_file` raises."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        _check_regular(os.fstat(descriptor), path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return open(path, "rb")
 
 
 def check_regular_file(path: Path | str) -> None:
-    """Checks that a path is a regular file, without opening it.
+    """Checks that a path is a regular file: a pipe could block its reader, and a device may have no end.
 
     Raises:
         OSError: the file does not exist or is not a regular file.
     """
-    _check_regular(os.stat(path), path)
+    mode = os.stat(path).st_mode
+    for is_kind, name in _KINDS:
+        if is_kind(mode):
+            raise OSError(errno.EINVAL, f"it is {name}, not a regular file", str(path))
 
 
 def is_inside(name: str) -> bool:
@@ -59,27 +45,10 @@ def is_inside(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
-def _check_regular(status: os.stat_result, path: Path | str) -> None:
-    for is_kind, name in _KINDS:
-        if is_kind(status.st_mode):
-            raise OSError(errno.EINVAL, f"it is {name}, not a regular file", str(path))
-
-
-def read_bytes(path: Path, *, at_most: int = _MAX_TEXT, remedy: str = _DOWNLOAD) -> bytes:
-    """Returns the content of a regular file.
-
-    Args:
-        at_most: the largest size in bytes.
-        remedy: what to do about a damaged file, for the message.
-
-    Raises:
-        UserError: the file cannot be read, or has more than `at_most` bytes.
-    """
+def read_bytes(path: Path) -> bytes:
+    """Returns the content of a regular file; raises UserError if it cannot be read."""
     try:
         with open_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > at_most:
-                raise UserError(f"{path} has {size:,} bytes, which is too large for a file of this kind; {remedy}")
             return file.read()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
@@ -95,7 +64,7 @@ def read_text(path: Path, *, remedy: str = _DOWNLOAD) -> str:
         UserError: the file cannot be read, or is not UTF-8.
     """
     try:
-        return read_bytes(path, remedy=remedy).decode("utf-8")
+        return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text: byte {error.start:,} is not valid; {remedy}") from error
 
@@ -128,22 +97,19 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(
             text,
-            parse_constant=_reject_constant,
-            parse_float=_finite,
+            parse_constant=finite_number,
+            parse_float=finite_number,
             object_pairs_hook=dict_without_duplicates,
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"it has {name} as a number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)  # of `1e999`, infinity
+def finite_number(text: str) -> float:
+    """Returns the number of a JSON text. Raises ValueError if it is not finite, as of `1e999` and `NaN`."""
+    number = float(text)
     if not math.isfinite(number):
-        _reject_constant(text if len(text) < _MAX_NUMBER else f"{text[:_MAX_NUMBER]}...")
+        raise ValueError(f"it has {text[:40]} as a number")
     return number
 
 

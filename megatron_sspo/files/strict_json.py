@@ -1,8 +1,9 @@
 """Parses JSON that a client, the policy or a row has as text."""
 
 import json
-import math
 from typing import Any
+
+from megatron_sspo.files.reading import finite_number
 
 _DEEPEST = 64  # far from Python's limit of recursion, so that the values can be written and rendered
 
@@ -14,7 +15,7 @@ def parse_strict_json(text: str | bytes) -> Any:
         ValueError: it is not JSON, has a number that is not finite or has thousands of digits, or is nested too deeply.
     """
     try:
-        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        found = json.loads(text, parse_float=finite_number, parse_constant=finite_number)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     values = [found]
@@ -38,10 +39,3 @@ def decode_json(value: Any) -> Any:
 
 def _inside(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError("a number is not finite")
-    return number

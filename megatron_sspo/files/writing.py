@@ -34,11 +34,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_replaceable(path: Path) -> None:
-    """Makes the folder of a file, and checks that `replacing` can write the file, long before it does.
-
-    Raises:
-        OSError: it cannot.
-    """
+    """Makes the folder of a file, and raises OSError if `replacing` cannot write the file, long before it does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     temporary.touch()
@@ -78,10 +74,9 @@ def open_to_append(path: Path) -> TextIO:
     Raises:
         OSError: the file cannot be written, or is not a regular file.
     """
-    if os.path.lexists(path):
+    if path.exists():
         check_regular_file(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+    return open(path, "a", encoding="utf-8", errors="backslashreplace")
 
 
 def flush_to_disk(path: Path) -> None:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from megatron_sspo.config import check_objective as check
 from megatron_sspo.config.naming import describe_value
-from megatron_sspo.config.trial import try_objective
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Objective, Segments, Sums
 from megatron_sspo.objective.correction import scale_gradient
@@ -20,7 +20,7 @@ def check_objective(objective: Objective) -> None:
             than log-probs and advantages.
     """
     try:
-        try_objective(objective)
+        check.check_objective(objective)
     except ValueError as error:
         raise UserError(f"the objective is {describe_value(objective)}: it must be {error}") from error
     if needs := needs_of(objective):

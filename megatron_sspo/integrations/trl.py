@@ -1,6 +1,7 @@
 """Trains with any objective of `megatron_sspo.objective` in TRL: `GRPOTrainer` with another loss."""
 
 import dataclasses
+import inspect
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -35,18 +36,6 @@ _REPLACED = (
     "top_entropy_quantile",
     "entropy_coef",
     "use_adaptive_entropy",
-)
-_IMAGE_INPUTS = (
-    "pixel_values",
-    "image_grid_thw",
-    "num_images",
-    "pixel_attention_mask",
-    "spatial_shapes",
-    "num_tiles",
-    "image_sizes",
-    "token_type_ids",
-    "mm_token_type_ids",
-    "image_position_ids",
 )
 
 
@@ -145,6 +134,7 @@ class SSPOTrainer(GRPOTrainer):
 
     def _log_probs(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Returns log-probs and entropies of the responses [B, L], at least float32, and the auxiliary loss."""
+        parameters = inspect.signature(self._get_per_token_logps_and_entropies).parameters
         log_probs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
@@ -152,7 +142,7 @@ class SSPOTrainer(GRPOTrainer):
             inputs["completion_ids"].size(1),
             compute_entropy=True,
             compute_aux_loss=self.aux_loss_enabled,
-            **{name: inputs.get(name) for name in _IMAGE_INPUTS},
+            **{name: inputs[name] for name in parameters if name in inputs},  # those of images
         )
         return log_probs, entropy, aux_loss
 

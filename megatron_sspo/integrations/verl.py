@@ -114,13 +114,7 @@ def policy_loss(
 def _number_of_batch(info: Any, name: str, local: int, processes: int) -> float:
     """Returns a number of the whole batch."""
     value = info.get(name)
-    if value is not None:
-        return float(value)
-    if processes > 1:
-        raise UserError(
-            f"verl handed on no {name} for {processes} data-parallel processes: the loss cannot be divided by it"
-        )
-    return local
+    return local if value is None and processes == 1 else float(value)
 
 
 def _check_average(objective: Objective, agg_mode: str, scale_factor: int | None, text: str) -> None:

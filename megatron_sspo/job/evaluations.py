@@ -97,7 +97,7 @@ class Evaluations:
         for of_set in self._sets.values():
             of_set.begin()
         if self._records is not None:
-            self._records.hold()
+            self._records.writer.hold()
         if may_wait and (source.engine.replicated or self._run.rollouts.options.get("release_memory")):
             self.finish(update)
 
@@ -130,7 +130,7 @@ class Evaluations:
         self.in_progress, self._sets = None, {}
         self._source.release_memory()
         if self._records is not None:
-            self._records.release()
+            self._records.writer.release()
         return is_complete
 
     def print_table(self) -> None:

@@ -20,7 +20,7 @@ from megatron_sspo.evaluation.sets import held_out_streams
 from megatron_sspo.files.manifest import read_manifest
 from megatron_sspo.job.evaluations import Evaluations
 from megatron_sspo.job.memory_snapshot import snapshot_on_out_of_memory
-from megatron_sspo.job.profile import Profiler, check_updates
+from megatron_sspo.job.profile import Profiler
 from megatron_sspo.job.prompts import report_prompts
 from megatron_sspo.job.records import Records
 from megatron_sspo.job.rollout_source import RolloutSource
@@ -43,7 +43,7 @@ from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl
 from megatron_sspo.rollout.stopping import describe_end_of_turn
-from megatron_sspo.run import Prompts, Run, WarmStart, check
+from megatron_sspo.run import Prompts, Run, WarmStart
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.run_folder.resuming import changes_of_resumed
@@ -56,7 +56,7 @@ class Job:
     Only rank 0 writes the run's configuration, metrics and log.
 
     Args:
-        run: the configuration; it is checked again here.
+        run: the configuration, which `run.check` has checked.
         resume: the folder of an earlier attempt, to resume from its newest checkpoint; None starts a new run.
         profile: the successive updates to trace.
         rollouts: the folder of a run that has generated, whose rollouts take the place of an engine's; no evaluation is
@@ -67,12 +67,11 @@ class Job:
     """
 
     def __init__(self, run: Run, resume: Path | None, profile: range = range(0), rollouts: Path | None = None) -> None:
-        self.run = check(run if rollouts is None else replace(run, evaluation=None))
+        self.run = run if rollouts is None else replace(run, evaluation=None)
         self.folder = resume or Path(run.output) / run.name
         self.is_whole = True
         self._is_new, self._saved_rollouts = resume is None, rollouts
-        self._model_path = Path(run.model.path)
-        self.tokenizer = load_tokenizer(self._model_path)
+        self.tokenizer = load_tokenizer(Path(run.model.path))
         self.prompts = self._prompt_stream(run.prompts)
         self._held_out = held_out_streams(self.run, self.tokenizer)
 
@@ -168,7 +167,8 @@ class Job:
         order_kernels(tensor=run.parallel.tensor, context=run.parallel.context)
         agree_on_nccl(run.rollouts.engine, run.rollouts.options)
         self._device = stack.enter_context(process_group(run))
-        check_ranks(run, read_model_config(run), self.folder)
+        self._model_config = read_model_config(run)
+        check_ranks(run, self._model_config, self.folder)
         held_out = {f"evaluation.sets.{name}.prompts": stream for name, stream in self._held_out.items()}
         check_same_prompts({"prompts": self.prompts, **held_out})
         self.is_main = agree.is_main()
@@ -213,9 +213,8 @@ class Job:
                     )
             update = self.state.update if self.training.resumed_from else None
             self._records = Records(self.run, self.folder, update=update, tokenizer=self.tokenizer)
-            stack.callback(self._records.close)
+            stack.callback(self._records.writer.close)
 
-        check_updates(self._profiled, self.state.update, self.run.num_updates)
         agree.run_on_rank_0(open_on_rank_0)
         self._evaluations = Evaluations(
             self.run,
@@ -233,29 +232,29 @@ class Job:
             self.display.log(line)
 
     def _begin(self) -> None:
-        """Says what starts, does the warm start of a new run, and begins the evaluation that is due."""
-        run = self.run
+        """Logs the start, runs the warm start of a new run, and starts an evaluation if one is due."""
+        run, is_resumed = self.run, self.training.resumed_from is not None
         self.display.log(
             f"{run.name}: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
-            f"into {self.folder}"
-            + (f", resumed after update {self.state.update}" if self.training.resumed_from else "")
+            f"into {self.folder}" + (f", resumed after update {self.state.update}" if is_resumed else "")
         )
-        if self.policy.kernels:
-            self.display.log(self.policy.kernels)
-        for line in unread_settings(run, read_model_config(run)):
-            self.display.log(line)
-        if line := describe_end_of_turn(self._model_path, self.tokenizer):
+        lines = [
+            self.policy.kernels,
+            *unread_settings(run, self._model_config),
+            describe_end_of_turn(Path(run.model.path), self.tokenizer),
+        ]
+        for line in filter(None, lines):
             self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
-        if self.training.resumed_from is None:
+        if not is_resumed:
             agree.run_on_rank_0(self._log_remarks)
-        if self.training.resumed_from is None and run.warm_start is not None:
+        if not is_resumed and run.warm_start is not None:
             self.state.is_warm_started = self._warm_start(run.warm_start)
             if self.state.is_warm_started and run.checkpoint_every:
                 self._save()
             if self.stop.is_requested():
                 return
-        if self.training.resumed_from is None or agree.run_on_rank_0(self._lacks_evaluation):
+        if not is_resumed or agree.run_on_rank_0(self._lacks_evaluation):
             self._evaluations.begin(self.state.update)
         self.display.begin(run.name, run.num_updates, self.state.update)
         self._profiler.before(self.state.update + 1)
@@ -343,12 +342,12 @@ class Job:
         self.training.save({"prompts": self.prompts.state(), "cycles": self.cycles.state()})
 
     def _report_checkpoint(self, update: int, waited: float, seconds: float) -> None:
-        in_background, to_stop = "", self.stop.longest_interval + seconds
+        to_stop, in_background = self.stop.longest_interval + seconds, ""
         if self.run.checkpoint_in_background:
             in_background = f", {seconds - waited:.1f} s of it in the background"
             to_stop += seconds  # a stop waits for the checkpoint in progress, and then writes another
         of = f"update {update}" if update else "the warm start"
         self.display.log(
-            f"checkpoint of {of} in {seconds:.1f} s{in_background}; a stop request takes at most "
-            f"{to_stop:.0f} s (from the longest update so far)"
+            f"checkpoint of {of} in {seconds:.1f} s{in_background}; a stop request takes at most {to_stop:.0f} s "
+            "(from the longest update so far)"
         )

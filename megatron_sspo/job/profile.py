@@ -12,21 +12,10 @@ FOLDER = "profile"  # in the run's folder
 _SHOWN = 10
 
 
-def check_updates(updates: range, done: int, num_updates: int) -> None:
-    """Checks that the updates to trace are still to come.
-
-    Args:
-        done: the number of updates that are done.
-        num_updates: the number of updates of the whole run.
-
-    Raises:
-        UserError: some of the updates are done already, or are not in the run.
-    """
-    if updates and not (done < updates[0] and updates[-1] <= num_updates):
-        named = f"{updates[0]}-{updates[-1]}" if updates[0] != updates[-1] else updates[0]
-        raise UserError(
-            f"--profile is {named}, but this attempt does updates {done + 1} to {num_updates}: choose among them"
-        )
+def check_updates(updates: range, num_updates: int) -> None:
+    """Raises UserError if the updates to trace are not all in a run of `num_updates`."""
+    if updates and updates[-1] > num_updates:
+        raise UserError(f"--profile names update {updates[-1]}, but the run has {num_updates}: choose among them")
 
 
 class Profiler:
@@ -79,14 +68,14 @@ class Profiler:
 def largest(finished: profile) -> list[str]:
     """Returns a line with the sum, and one for each of the largest entries, by time on the GPU if there is one."""
     on_device = torch.cuda.is_available()
-    entries = finished.key_averages()
-    microseconds = {
-        entry: entry.self_device_time_total if on_device else entry.self_cpu_time_total for entry in entries
-    }
-    total = sum(microseconds.values()) or 1.0
-    found = sorted(microseconds, key=lambda entry: microseconds[entry], reverse=True)[:_SHOWN]
-    kind = "GPU" if on_device else "CPU"
-    return [f"{total / 1e6:.2f} s of {kind} time in {len(entries)} operations; the largest:"] + [
-        f"{microseconds[entry] / total:6.1%}  {microseconds[entry] / 1e6:8.3f} s  {entry.count:8,} calls  {entry.key}"
-        for entry in found
+    kind = "self_device_time_total" if on_device else "self_cpu_time_total"
+    entries = sorted(finished.key_averages(), key=lambda entry: -getattr(entry, kind))
+    total = sum(getattr(entry, kind) for entry in entries) or 1.0
+    return [
+        f"{total / 1e6:.2f} s of {'GPU' if on_device else 'CPU'} time in {len(entries)} operations; the largest:",
+        *(
+            f"{getattr(entry, kind) / total:6.1%}  {getattr(entry, kind) / 1e6:8.3f} s  {entry.count:8,} calls  "
+            f"{entry.key}"
+            for entry in entries[:_SHOWN]
+        ),
     ]

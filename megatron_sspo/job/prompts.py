@@ -24,21 +24,17 @@ def report_prompts(display: Display, folder: Path, prompts: PromptStream, held_o
         {"prompts": prompts, **{f"evaluation set {name}": held_out[name] for name in held_out}}
     ):
         display.log(line)
-    dropped = prompts.dropped
-    if dropped:
-        display.log(f"{len(prompts.prompts):,} prompts; dropped {count_dropped(dropped)} (dropped_prompts.jsonl)")
+    if prompts.dropped:
+        display.log(
+            f"{len(prompts.prompts):,} prompts; dropped {count_dropped(prompts.dropped)} (dropped_prompts.jsonl)"
+        )
         if agree.is_main():
             with os_errors_as_user_errors(folder):
-                write_rows(folder / "dropped_prompts.jsonl", map(asdict, dropped))
+                write_rows(folder / "dropped_prompts.jsonl", map(asdict, prompts.dropped))
     trained = {prompt.tokens for prompt in prompts.prompts}
     for name, stream in held_out.items():
+        of = f"{len(stream.prompts):,} prompts of the evaluation set {name}"
         if stream.dropped:
-            display.log(
-                f"evaluation set {name}: {len(stream.prompts):,} prompts; dropped {count_dropped(stream.dropped)}"
-            )
-    for name, stream in held_out.items():
+            display.log(f"{of}; dropped {count_dropped(stream.dropped)}")
         if shared := sum(prompt.tokens in trained for prompt in stream.prompts):
-            display.log(
-                f"{shared:,} of the {len(stream.prompts):,} prompts of the evaluation set {name} are also trained on: "
-                "prompts.without leaves them out"
-            )
+            display.log(f"{shared:,} of the {of} are also trained on: prompts.without leaves them out")

@@ -29,6 +29,7 @@ class Records:
 
     Attributes:
         evaluations: the rows of the evaluations before a resumption.
+        writer: the writer of rows, which holds them back from the trackers while an evaluation is in progress.
 
     Raises:
         UserError: a file cannot be written or read, or a tracker cannot be started.
@@ -45,11 +46,11 @@ class Records:
             path = folder / metrics_files.EVALUATIONS
             self.evaluations = metrics_files.read(path) if path.exists() else []
             first = 0 if update is None else update + 1
-            self._writer = metrics_files.MetricsWriter(folder, run.tracking, run.name, config, first_step=first)
+            self.writer = metrics_files.MetricsWriter(folder, run.tracking, run.name, config, first_step=first)
 
     def write_update(self, row: Mapping[str, float], batch: Batch, record: UpdateRecord) -> None:
         """Appends the row of an update, replaces the file of rollouts, and warns of a constant reward."""
-        self._writer.write(metrics_files.METRICS, row)
+        self.writer.write(metrics_files.METRICS, row)
         weights = weights_by_sequence(record, [rollout.num_response_tokens for rollout in rollouts_of(batch)])
         with os_errors_as_user_errors(self._folder):
             path = self._folder / metrics_files.ROLLOUTS
@@ -62,16 +63,4 @@ class Records:
         # the answers come first: after a kill in between, the evaluation is repeated, because it has no row
         with os_errors_as_user_errors(self._folder):
             write_rows(self._folder / "evaluation_responses.jsonl", answers)
-        self._writer.write(metrics_files.EVALUATIONS, row)
-
-    def hold(self) -> None:
-        """Holds rows back from the trackers, which take steps in order, until the row of an evaluation is written."""
-        self._writer.hold()
-
-    def release(self) -> None:
-        """Sends the rows that wait to the trackers."""
-        self._writer.release()
-
-    def close(self) -> None:
-        """Finishes the trackers."""
-        self._writer.close()
+        self.writer.write(metrics_files.EVALUATIONS, row)

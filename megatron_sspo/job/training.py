@@ -14,12 +14,13 @@ from megatron_sspo.checkpoint.writer import CheckpointWriter
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.files.removing import remove
-from megatron_sspo.job.random_weights import random_weights
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.processes import agree, local
 from megatron_sspo.run import Run
 from megatron_sspo.run_folder.resuming import check_files, has_other_layout
 from megatron_sspo.types import rollouts_of
+from megatron_sspo.weights.formats.random import INITIAL_MODEL, write_random_weights
+from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
 
 
 class Training:
@@ -44,7 +45,8 @@ class Training:
             check_files(self.resumed_from, rank=dist.get_rank(), num_ranks=dist.get_world_size())
         weights = Path(run.model.path)
         if run.model.init == "random":
-            weights = random_weights(run, folder, is_new=self.resumed_from is None)
+            weights = folder / INITIAL_MODEL
+            agree.run_on_rank_0(lambda: self._write_random_weights(weights))
         self.state = State()
         self.policy = Policy(run, weights, device)
         self._initial_weights = agree.run_on_rank_0(self.policy.folder.fingerprint)
@@ -94,6 +96,14 @@ class Training:
         if agree.is_main():
             remove(replaced)
         return model
+
+    def _write_random_weights(self, destination: Path) -> None:
+        """Makes the Hugging Face folder of random weights in the run's folder, if it is not there."""
+        source = Path(self._run.model.path)
+        if self.resumed_from is None:  # an earlier attempt may have used another seed
+            remove(destination)
+        with transformers_errors_as_user_errors(source / "config.json"), os_errors_as_user_errors(destination):
+            write_random_weights(source, destination, self._run.seed)
 
     def _lacks_reference(self) -> bool:
         """Returns whether the cycle was begun by a run that did not need log π_ref."""

@@ -174,26 +174,19 @@ class InBatchShell(run.Plugin):
 
 def check_executor(executor: run.SlurmExecutor) -> None:
     """Raises UserError for settings that NeMo-Run accepts but ignores or treats differently."""
-    if executor.heterogeneous:
-        raise UserError(
-            "the executor is heterogeneous: roles share the nodes of one job, by SERVER_NODES; leave it off"
-        )
-    if executor.container_image is not None:
-        raise UserError("the executor has a container_image: containers are given by CONTAINER and SERVER_CONTAINER")
-    if executor.env_vars:
-        raise UserError(
-            f"the executor has env_vars ({', '.join(executor.env_vars)}), which NeMo-Run writes in capitals and "
-            "without quotes: set variables in the job, or in the recipe"
-        )
-    if executor.array is not None:
-        raise UserError("the executor has an array: a run is one job; start an experiment for each run")
     home = Path(get_nemorun_home()) / "experiments"
     folder = executor.tunnel.job_dir
-    if isinstance(executor.tunnel, run.LocalTunnel) and folder and not Path(folder).is_relative_to(home):
-        raise UserError(
-            'the LocalTunnel has a job_dir, where NeMo-Run does not copy its script to: set it to "", and '
-            "NEMORUN_HOME to a disk that all nodes share"
-        )
+    is_elsewhere = isinstance(executor.tunnel, run.LocalTunnel) and folder and not Path(folder).is_relative_to(home)
+    refused = (
+        (executor.heterogeneous, "heterogeneous", "roles share the nodes of one job, by SERVER_NODES"),
+        (executor.container_image, "container_image", "containers are given by CONTAINER and SERVER_CONTAINER"),
+        (executor.env_vars, "env_vars", "NeMo-Run writes them in capitals and without quotes: set them in the job"),
+        (executor.array, "array", "a run is one job: start an experiment for each run"),
+        (is_elsewhere, "tunnel.job_dir", "NeMo-Run does not copy its script there: set NEMORUN_HOME to a shared disk"),
+    )
+    for given, name, why in refused:
+        if given:
+            raise UserError(f"the executor has {name}, which has to be left out: {why}")
 
 
 # ------------------------------------------------------------------ experiments
@@ -237,11 +230,9 @@ def check(job: SlurmJob, executor: run.Executor) -> None:
     """Runs the checks of `megatron-sspo launch` with the trainer's Python interpreter.
 
     Raises:
-        UserError: a check fails; it has the check's message.
+        UserError: a check fails; it has the message of the check.
     """
     python = trainer_python(job)
-    if not Path(python).exists():
-        raise UserError(f"there is no interpreter for the trainer at {python}: make install, or set PYTHON to one")
     on_slurm = isinstance(executor, run.SlurmExecutor)
     place = ["--on", "slurm", f"--sbatch={shlex.join(job.options)}", f"--script={job.script}"] if on_slurm else []
     command = [python, "-m", "megatron_sspo", "launch", *job.arguments, "--check", *place]

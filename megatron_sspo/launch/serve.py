@@ -10,7 +10,7 @@ from megatron_sspo.config.resolve import check_options
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.writing import write_atomically
-from megatron_sspo.processes.console import Display, pluralize
+from megatron_sspo.processes.console import Display
 from megatron_sspo.processes.keys import check_key
 from megatron_sspo.processes.ports import check_address, check_free
 from megatron_sspo.rollout.engines import sglang
@@ -58,11 +58,6 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
         model_dtype=given.model_dtype or run.model.dtype,
         routes=given.routes or run.routing_replay == "R3",
     )
-    last_port = 65_536 - options.num_servers
-    if not 0 < first_port <= last_port:
-        raise UserError(
-            f"--port is {first_port}: with {pluralize(options.num_servers, 'server')} it must be 1 to {last_port:,}"
-        )
     servers = build_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
     for number in range(len(servers)):
         check_free(address, first_port + number, "choose others with --address and --port")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.reading import read_text
 
 # The environment variables that the scripts read; slurm/README.md explains them.
 VARIABLES = (
@@ -32,12 +31,6 @@ VARIABLES = (
 )
 _FOLDERS = ("RUN", "SERVERS")
 _IMAGES = ("CONTAINER", "SERVER_CONTAINER")
-# sbatch refuses a job that asks for one thing in several of these ways, and its options do not replace another one's.
-_SAME = (
-    ("gpus-per-node", "gpus", "gpus-per-task"),
-    ("mem", "mem-per-gpu", "mem-per-cpu"),
-    ("cpus-per-task", "cpus-per-gpu"),
-)
 SCRIPT = "slurm/train.sbatch"
 SWEEP_SCRIPT = "slurm/sweep.sbatch"
 _SHARED = Path("slurm/job.sh")  # every script sources it
@@ -122,22 +115,11 @@ class SlurmJob:
         """Returns the sbatch options in effect, name -> value: later ones, and the job's over the script's, win."""
         return _by_name([*self._script_options(), *self.options])
 
-    def check_options(self) -> None:
-        """Raises UserError if sbatch would refuse an option beside one of the script."""
-        script, given = _by_name(self._script_options()), _by_name(self.options)
-        for names in _SAME:
-            for own in script.keys() & set(names):
-                for other in given.keys() & set(names) - {own}:
-                    raise UserError(
-                        f"{self.script} has --{own}={script[own]}, beside which sbatch takes no --{other}: write "
-                        f"--sbatch=--{own}=..., or edit the script"
-                    )
-
     def _script_options(self) -> list[str]:
         """Returns the options of the script's lines `#SBATCH`, which end for sbatch at the script's first command."""
         head = re.match(r"(?:[ \t]*(?:#.*)?\n)*", self._script_text())
         lines = re.findall(r"^#SBATCH[ \t]+(.+)$", head[0] if head else "", re.MULTILINE)
-        return [word for line in lines for word in _split(line, f"{self.script} has '#SBATCH {line}'", comments=True)]
+        return [word for line in lines for word in split_options(line, self.script, comments=True)]
 
     def variable(self, name: str) -> str:
         """Returns a variable's value in the job: the given one or the script's default; "" if a node determines it."""
@@ -163,7 +145,7 @@ class SlurmJob:
         return subprocess.run(self.command, cwd=self.project, env={**os.environ, **self.environment}).returncode
 
     def _script_text(self) -> str:
-        return read_text(self.project / self.script)
+        return (self.project / self.script).read_text(encoding="utf-8")
 
 
 def variables_from_environment() -> dict[str, str]:
@@ -182,28 +164,23 @@ def project_folder(variables: Mapping[str, str]) -> Path:
     return Path.cwd() if (Path.cwd() / _SHARED).exists() or not (checkout / _SHARED).exists() else checkout
 
 
-def split_options(text: str) -> list[str]:
-    """Splits a string such as `--nodes=6 --time=08:00:00` into options.
+def split_options(text: str, what: str = "--sbatch", *, comments: bool = False) -> list[str]:
+    """Splits a string such as `--nodes=6 --time=08:00:00` into options as a shell does.
+
+    Args:
+        what: the place of the text, for the message.
+        comments: whether what follows a # is left out.
 
     Raises:
         UserError: a word is not a long option `--name` or `--name=value`, or a quote is not closed.
     """
-    return _split(text, f"--sbatch is {text!r}")
-
-
-def _split(text: str, what: str, *, comments: bool = False) -> list[str]:
-    """Splits a text into options as a shell does, optionally without what follows a #.
-
-    Raises:
-        UserError: a quote is not closed, or a word is no long option; the message begins with `what`.
-    """
     try:
         options = shlex.split(text, comments=comments)
     except ValueError as error:
-        raise UserError(f"{what}, which a shell cannot read ({error}): close its quotes") from error
+        raise UserError(f"{what} is {text!r}, which a shell cannot read: {error}") from error
     for word in options:
         if not re.fullmatch(r"--[a-z][a-z0-9-]*(=.*)?", word, re.DOTALL):
-            raise UserError(f"{what}: {word!r} is not an option of the form --name=value: write it as --nodes=6")
+            raise UserError(f"{what} has {word!r}, which is not an option of the form --name=value, such as --nodes=6")
     return options
 
 
@@ -212,31 +189,20 @@ def _by_name(words: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
 
 
-def _gpus_per_node(given: Mapping[str, str], nodes: int) -> int | None:
-    """Returns the number of GPUs that sbatch's options give each of the nodes, or None if it is not known here."""
+def _gpus_per_node(given: Mapping[str, str]) -> int | None:
+    """Returns the number of GPUs that --gres or --gpus-per-node gives each of the nodes; None if neither does."""
     gres = [part for part in given.get("gres", "").split(",") if part.partition(":")[0] == "gpu"]
-    if gres:
-        return _sum(gres, default="1")
-    if "gpus-per-node" in given:
-        return _sum(given["gpus-per-node"].split(","))
-    if "gpus-per-task" in given:
-        per_task, tasks = _sum(given["gpus-per-task"].split(",")), _sum([given.get("ntasks-per-node", "1")])
-        return per_task * tasks if per_task and tasks and "ntasks" not in given else None
-    total = _sum(given.get("gpus", "").split(","))
-    if total and total % nodes:
-        raise UserError(f"--gpus={given['gpus']} is not the same number on each of {nodes} nodes: use --gpus-per-node")
-    return total and total // nodes
+    return _sum(gres or given.get("gpus-per-node", "").split(","))
 
 
-def _sum(parts: Sequence[str], default: str = "") -> int | None:
-    """Returns the sum of parts such as `8`, `h100:8` or `gpu:h100:8`; None if one has no number and no default."""
+def _sum(parts: Sequence[str]) -> int | None:
+    """Returns the sum of parts such as `8`, `h100:8` or `gpu:h100:8`; None if one has no number."""
     ends = [part.rpartition(":")[2] for part in parts]
-    ends = [end if end.isascii() and end.isdecimal() else default for end in ends]
-    return sum(map(int, ends)) if all(ends) else None
+    return sum(map(int, ends)) if all(end.isascii() and end.isdecimal() for end in ends) else None
 
 
 def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
-    """Checks that sbatch takes the options, and that the trainer nodes hold as many ranks as a layout, where known.
+    """Checks that the trainer nodes hold as many ranks as a layout, where sbatch's options say how many.
 
     A range of nodes, `--nodes=2-3`, needs a layout for each number in it.
 
@@ -246,24 +212,14 @@ def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
     Raises:
         UserError: the numbers differ; the message has both and says how to change them.
     """
-    job.check_options()
     given = job.all_options()
-    for name in ("SERVER_NODES", "SERVERS_PER_NODE", "RANKS_PER_NODE"):
-        value = job.variables.get(name)
-        if value and not re.fullmatch(r"0|[1-9]\d{0,5}", value):
-            raise UserError(f"{name} is {value!r}: write a whole number, such as {name}=1")
-    if job.variables.get("RANKS_PER_NODE") == "0":
-        raise UserError("RANKS_PER_NODE=0 leaves no trainer on a node: write 1 or more")
-    server_nodes = _sum([job.variable("SERVER_NODES")])
     nodes = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", given.get("nodes", ""))
-    if nodes is None or server_nodes is None:
+    server_nodes = _sum([job.variable("SERVER_NODES")])
+    ranks = _sum([job.variable("RANKS_PER_NODE")]) or _gpus_per_node(given)
+    if nodes is None or server_nodes is None or ranks is None:
         return
-    fewest, most = int(nodes[1]), int(nodes[2] or nodes[1])
-    if not 1 <= fewest <= most:
-        raise UserError(f"the job asks for --nodes={nodes[0]}, which is no number of nodes: write it as --nodes=2-5")
-    for number in range(fewest, most + 1):
-        ranks = _sum([job.variable("RANKS_PER_NODE")]) or _gpus_per_node(given, number)
-        if ranks is not None and (number - server_nodes) * ranks not in sizes:
+    for number in range(int(nodes[1]), int(nodes[2] or nodes[1]) + 1):
+        if (number - server_nodes) * ranks not in sizes:
             needed = " or ".join(map(str, sorted(sizes)))
             raise UserError(
                 f"the job {'may get' if nodes[2] else 'has'} {number} nodes, {server_nodes} of them for servers, with "

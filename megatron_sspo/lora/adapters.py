@@ -60,7 +60,9 @@ class Adapters:
                 _save_factors(module, adapters)
             if chunk.pre_process:
                 # recomputation drops gradients where nothing that enters a layer needs one
-                chunk.embedding.register_forward_hook(lambda _, __, output: output.requires_grad_(torch.is_grad_enabled()))
+                chunk.embedding.register_forward_hook(
+                    lambda _, __, output: output.requires_grad_(torch.is_grad_enabled())
+                )
 
     def _add(self, adapters: Sequence["_Adapter"]) -> Any:
         def hook(module: Any, args: tuple[Any, ...], output: tuple[torch.Tensor, Any]) -> Any:

@@ -63,9 +63,14 @@ def read_peft_folder(path: Path, lora: LoRA, factors: Sequence[Factors]) -> Read
     different = [key for key, value in wanted.items() if key != "task_type" and (config.get(key) or value) != value]
     if different:
         key = different[0]
-        raise UserError(f"{path / CONFIG} has {key} {config[key]!r}, and this run needs {wanted[key]!r}: set lora to it")
+        raise UserError(
+            f"{path / CONFIG} has {key} {config[key]!r}, and this run needs {wanted[key]!r}: set lora to it"
+        )
     expected = {
-        name: shape for pair in factors for row in (pair.a, pair.b) for name, shape in zip(row.hf, row.hf_shapes, strict=True)
+        name: shape
+        for pair in factors
+        for row in (pair.a, pair.b)
+        for name, shape in zip(row.hf, row.hf_shapes, strict=True)
     }
     stored = safe_open(path / WEIGHTS, "pt")
     found = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118 (no mapping)

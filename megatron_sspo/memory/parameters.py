@@ -12,8 +12,11 @@ from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
 from megatron_sspo.weights.table import ParameterMap
 
-_ENDS = {"num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"}
-UNEVEN_PIPELINES = {"pipeline_model_parallel_layout", *_ENDS}
+UNEVEN_PIPELINES = {
+    "pipeline_model_parallel_layout",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ def padded_vocab_size(vocab_size: int, tensor: int) -> int:
 
 
 def check_divisibility(architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]) -> None:
-    """Refuses a layout whose sizes do not divide the layers or the experts, or that leaves a stage without layers.
+    """Refuses a layout whose sizes do not divide the layers or the experts; Megatron checks all else.
 
     Args:
         architecture: the family's arguments of Megatron's TransformerConfig.
@@ -48,13 +51,6 @@ def check_divisibility(architecture: Mapping[str, Any], parallel: Parallel, opti
         raise UserError(
             f"parallel.pipeline × parallel.virtual_pipeline is {stages}, which does not divide the model's {layers} "
             f"layers: change it, or set one of megatron.{', megatron.'.join(sorted(UNEVEN_PIPELINES))}"
-        )
-    counts = layers_per_stage(layers, parallel, options)
-    if _ENDS & options.keys() and (min(counts) < 1 or sum(counts) != layers):
-        raise UserError(
-            f"{' and '.join(f'megatron.{name}' for name in sorted(_ENDS & options.keys()))} would give the "
-            f"{parallel.pipeline} stages {', '.join(map(str, counts))} of the model's {layers} layers: choose numbers "
-            "that leave each other stage equally many layers, at least one"
         )
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.plots.labels import COLOURS, run_label
-from megatron_sspo.plots.legend import draw_legend, plain_text, shorten
+from megatron_sspo.errors import UserError
+from megatron_sspo.plots.labels import COLOURS, draw_legend, plain_text, run_label, shorten
 from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
 from megatron_sspo.plots.smoothing import smoothed
 from megatron_sspo.run_folder import metrics_files
@@ -60,20 +59,7 @@ _FOOTNOTE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Style:
-    """The style of one run's curves. If curves coincide, each shows in the gaps or beside the edges of the next."""
-
-    colour: str
-    dashes: Any  # matplotlib's linestyle
-    width: float
-    marker: float  # its size
-    above: float
-
-    @property
-    def line(self) -> dict[str, Any]:
-        """The keyword arguments of matplotlib's `plot` for a curve."""
-        return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width, "zorder": self.above}
+Style = Mapping[str, Any]  # matplotlib's keyword arguments for a line
 
 
 def plot_run(folder: Path) -> Path:
@@ -103,7 +89,7 @@ def _draw_runs(labels: Sequence[str], runs: Sequence[tuple[list[Row], list[Row]]
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    styles = _styles(len(runs))
+    styles = [_style(number, len(runs)) for number in range(len(runs))]
     figure = Figure(figsize=(13, 9), layout="constrained")
     axes = figure.subplots(3, 3)
     layout: Any = figure.get_layout_engine()
@@ -124,32 +110,29 @@ def _draw_runs(labels: Sequence[str], runs: Sequence[tuple[list[Row], list[Row]]
         axis.set_xlim(-0.02 * max(last, 1), 1.02 * max(last, 1))
     for axis in axes[-1]:
         axis.set_xlabel("update", color=INK)
-    handles = [Line2D([], [], **{**style.line, "linewidth": 2.5}) for style in styles]
+    handles = [Line2D([], [], **{**style, "linewidth": 2.5}) for style in styles]
     draw_legend(figure, handles, labels, size=12 if len(runs) <= 8 else 8)
     figure.supxlabel(_FOOTNOTE, fontsize=8.5, color="#777777")
     write_picture(figure, path, dpi=120)
 
 
-def _styles(count: int) -> list[_Style]:
-    """Returns a style for each run: all dash patterns start at the same point, and later runs have shorter dashes."""
+def _style(number: int, count: int) -> Style:
+    """Returns the style of one of so many runs. If curves coincide, each shows in the gaps or beside the next's edges.
+
+    All dash patterns start at the same point, and later runs have shorter dashes.
+    """
     levels = min(count, _LEVELS)
-    found = []
-    for number in range(count):
-        level, group = number % levels, number // levels
-        on, off = _DASH * (levels - level), _DASH * level
-        found.append(
-            _Style(
-                colour=COLOURS[number % len(COLOURS)],
-                dashes=(0, (on, off)) if level else "-",
-                width=1.8 + 0.8 * ((count - 1) // levels - group),
-                marker=4 + 1.5 * (levels - 1 - level),
-                above=3 + group + level / levels,
-            )
-        )
-    return found
+    level, group = number % levels, number // levels
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": (0, (_DASH * (levels - level), _DASH * level)) if level else "-",
+        "linewidth": 1.8 + 0.8 * ((count - 1) // levels - group),
+        "markersize": 4 + 1.5 * (levels - 1 - level),
+        "zorder": 3 + group + level / levels,
+    }
 
 
-def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: _Style) -> list[float]:
+def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: Style) -> list[float]:
     """Draws one run, and returns the values that determine the axis's scale."""
     key = f"{panel.key}/p50" if panel.band else panel.key
     rows = [row for row in rows if key in row and not (panel.off_policy and row.get("policy/kl_old") == 0)]
@@ -160,21 +143,21 @@ def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: _Style) -> list[
     if panel.band:
         for low, high, alpha in (("p01", "p99", 0.12), ("p10", "p90", 0.25)):
             edges = (_values(rows, f"{panel.key}/{q}") for q in (low, high))
-            axis.fill_between(updates, *edges, color=style.colour, alpha=alpha, linewidth=0)
+            axis.fill_between(updates, *edges, color=style["color"], alpha=alpha, linewidth=0)
     else:
-        axis.plot(updates, values, color=style.colour, alpha=0.25, linewidth=0.9)
-    marker = {"marker": "o", "markersize": style.marker} if len(finite) <= 2 else {}  # one point gives no line
-    axis.plot(updates, values if panel.band else smoothed(values, _WINDOW), **style.line, **marker)
+        axis.plot(updates, values, color=style["color"], alpha=0.25, linewidth=0.9)
+    marker = "o" if len(finite) <= 2 else ""  # one point gives no line
+    axis.plot(updates, values if panel.band else smoothed(values, _WINDOW), **style, marker=marker)
     return finite
 
 
 def _values(rows: Sequence[Row], key: str) -> list[float]:
     """Returns a column of the metrics, with NaN (a gap in the curve) if a row has no finite number."""
-    found = (row.get(key, math.nan) for row in rows)
-    return [float(value) if abs(value) < _LARGEST else math.nan for value in found]
+    found = (row.get(key) for row in rows)
+    return [float(v) if isinstance(v, (int, float)) and abs(v) < _LARGEST else math.nan for v in found]
 
 
-def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], style: _Style) -> list[float]:
+def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], style: Style) -> list[float]:
     """Draws pass@1 of every set with its interval, if it has one; each set has its own marker."""
     drawn: list[float] = []
     for place, name in enumerate(sets):
@@ -182,8 +165,8 @@ def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], style: _Styl
         found = [row for row in rows if key in row]
         updates, values = [row["update"] for row in found], _values(found, key)
         low, high = (_values(found, f"{key}/{end}") for end in ("low", "high"))
-        axis.fill_between(updates, low, high, color=style.colour, alpha=0.1, linewidth=0)
-        axis.plot(updates, values, **style.line, marker=_marker(place), markersize=style.marker)
+        axis.fill_between(updates, low, high, color=style["color"], alpha=0.1, linewidth=0)
+        axis.plot(updates, values, **style, marker=_marker(place))
         drawn += [value for value in values if math.isfinite(value)]
     return drawn
 
@@ -230,32 +213,14 @@ def _style_axis(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
 
 
 def _read(folder: Path) -> tuple[list[Row], list[Row]]:
-    evaluations = folder / metrics_files.EVALUATIONS
-    metrics = _numbers(folder / metrics_files.METRICS)
-    return metrics, _numbers(evaluations, may_have_others=True) if evaluations.exists() else []
-
-
-def _numbers(path: Path, *, may_have_others: bool = False) -> list[Row]:
-    """Returns the rows of a metrics file with only the numbers that are drawn.
-
-    Args:
-        may_have_others: whether rows may have none of these numbers, for example with a user's own reward.
-    """
-    rows = metrics_files.read(path, may_be_cut=True)
+    """Returns the rows of the metrics and of the evaluations, without the text and the numbers that are not drawn."""
     drawn = tuple(panel.key for panel in _PANELS)
-    found = [{key: value for key, value in row.items() if key == "update" or _is_drawn(key, drawn)} for row in rows]
-    for row in found:
-        for key, value in row.items():
-            if not isinstance(value, (int, float)):
-                raise UserError(
-                    f"{path} has {key} {short_repr(value)} at update {row['update']}, which is not a number: fix or "
-                    "remove the line"
-                )
-    if found and not may_have_others and all(len(row) == 1 for row in found):
-        raise UserError(
-            f"{path} has none of the plotted metrics, such as {drawn[0]}: was it written by another program?"
-        )
-    return list(found)
+    found = []
+    for path in (folder / metrics_files.METRICS, folder / metrics_files.EVALUATIONS):
+        is_there = path.exists() or path.name == metrics_files.METRICS
+        rows = metrics_files.read(path, may_be_cut=True) if is_there else []
+        found.append([{k: v for k, v in row.items() if k == "update" or _is_drawn(k, drawn)} for row in rows])
+    return found[0], found[1]
 
 
 def _is_drawn(key: str, drawn: tuple[str, ...]) -> bool:

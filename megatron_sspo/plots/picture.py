@@ -2,7 +2,6 @@
 
 import logging
 import os
-import stat
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,37 +12,20 @@ _FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_output(path: Path) -> None:
-    """Checks that a picture can be written to a path.
+    """Checks that a path is that of a picture in a folder, before it is drawn.
 
     Raises:
-        UserError: the suffix is not a picture format, the folder does not exist or is not writable, or the path exists
-            and is not a regular file.
+        UserError: the suffix is not a picture format, or the folder does not exist.
     """
-    with os_errors_as_user_errors():
-        if path.suffix not in _FORMATS:
-            raise UserError(f"{path} is not a picture: choose a suffix of {', '.join(_FORMATS)} with --output")
-        if not path.parent.is_dir():
-            raise UserError(f"there is no folder {path.parent}: make it, or name another with --output")
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise UserError(f"{path} exists and is not a regular file: choose another with --output")
-        if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
-            raise UserError(f"{path.parent} cannot be written: no permission; name another folder with --output")
+    if path.suffix not in _FORMATS or not path.parent.is_dir():
+        raise UserError(f"{path} is not a picture in a folder: choose a suffix of {', '.join(_FORMATS)} with --output")
 
 
 def import_matplotlib() -> Any:
-    """Imports matplotlib with a backend that needs no display, and returns the module.
-
-    Raises:
-        UserError: matplotlib finds no writable folder for its cache.
-    """
+    """Imports matplotlib with a backend that needs no display, and returns the module."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no warning about a temporary cache folder
-    try:
-        import matplotlib
-    except OSError as error:
-        raise UserError(
-            f"matplotlib cannot start ({' '.join(str(error).split())}): set MPLCONFIGDIR to a folder that can be "
-            "written"
-        ) from error
+    import matplotlib
+
     matplotlib.use("Agg")
     return matplotlib
 

@@ -1,5 +1,5 @@
-"""Training of the policy with Megatron: microbatches -> new weights. Only this folder, `checkpoint` and `rehearsal`
-import megatron.core.
+"""Training of the policy with Megatron: microbatches -> new weights. Only this folder and `checkpoint` import
+megatron.core.
 
 On a machine without CUDA, importing this package first patches torch so that Megatron-Core runs on CPU and gloo
 (`without_cuda/`). With CUDA, torch is not patched, and the import raises a UserError if Transformer Engine is installed

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -19,12 +19,15 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
+from megatron_sspo.policy.head.fused import FusedHead
 from megatron_sspo.policy.head.head import forward_without_head, response_log_probs
-from megatron_sspo.policy.router_load import RouterLoad
-from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.shared_prompts.packed import packed_seq_params
 from megatron_sspo.policy.shared_prompts.rules import has_router_losses
 from megatron_sspo.processes.hang import mark_progress
+
+if TYPE_CHECKING:
+    from megatron_sspo.policy.router_load import RouterLoad
+    from megatron_sspo.policy.routing_replay import RoutingReplay
 
 Objective = Callable[..., Sums]
 Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
@@ -35,11 +38,12 @@ Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
 class ForwardStep:
     """Megatron's `forward_step_func`, which the schedule calls once per microbatch and model chunk."""
 
+    head: ClassVar[type[FusedHead]] = FusedHead
     loss: Loss
     temperature: float
     vocab_size: int
-    routing: RoutingReplay | None = None
-    load: RouterLoad | None = None
+    routing: "RoutingReplay | None" = None
+    load: "RouterLoad | None" = None
     overlap_grad_reduce: bool = False
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
@@ -60,7 +64,7 @@ class ForwardStep:
                 packed_seq_params=packed_seq_params(microbatch),
                 **self._padding_mask(chunk, microbatch),
             )
-        return output, partial(self._loss_from_hidden, microbatch, chunk)
+        return output, partial(self.loss_from_hidden, microbatch, chunk)
 
     def _padding_mask(self, chunk: Any, microbatch: Microbatch) -> dict[str, torch.Tensor]:
         """Returns the mask that excludes padding from the routers' losses.
@@ -76,7 +80,8 @@ class ForwardStep:
             mask = mask.chunk(size)[parallel_state.get_tensor_model_parallel_rank()]
         return {"padding_mask": mask[None]}
 
-    def _loss_from_hidden(self, microbatch: Microbatch, chunk: Any, hidden: torch.Tensor) -> tuple[Any, ...]:
+    def loss_from_hidden(self, microbatch: Microbatch, chunk: Any, hidden: torch.Tensor) -> tuple[Any, ...]:
+        """Returns the loss of a microbatch from the model's output, as Megatron's schedule expects it."""
         log_probs, entropy = response_log_probs(
             hidden,
             chunk,
@@ -85,6 +90,7 @@ class ForwardStep:
             vocab_size=self.vocab_size,
             group=_tensor_group(),
             overlap_grad_reduce=self.overlap_grad_reduce,
+            head=self.head,
         )
         if (group := _context_group()) is not None:
             log_probs, entropy = (

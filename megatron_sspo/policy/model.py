@@ -17,13 +17,7 @@ from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
 from megatron_sspo.policy.shared_prompts.transformer_engine import with_shared_prompts
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
-from megatron_sspo.policy.with_cuda.installed import (
-    check_attention,
-    check_context,
-    check_float32,
-    check_installed,
-    has_transformer_engine,
-)
+from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import Family
 
@@ -44,16 +38,12 @@ def transformer_config(
         options: the user's own `TransformerConfig` fields, which override everything here but sizes and layout.
 
     Raises:
-        UserError: an option is wrong (see `checked_fields`), Megatron refuses the layout, routing is to be replayed by
-            a fused router, kernels that an option needs are not installed, the environment chooses other kernels for
-            attention, or Transformer Engine is installed and does not work, or has no attention for the dtype.
+        UserError: an option is wrong (see `checked_fields`), Megatron refuses the layout, or an option would change the
+            model in silence.
     """
-    options = checked_fields(TransformerConfig, options, "megatron")
-    check_installed(options)
     architecture = family.transformer_fields(config)
+    options = checked_fields(TransformerConfig, options, "megatron", architecture)
     check_divisibility(architecture, parallel, options)
-    if dtype == torch.float32:
-        check_float32(parallel)
     fields = {
         **architecture,
         **_layout_fields(parallel, dtype, options),
@@ -61,23 +51,12 @@ def transformer_config(
     }
     fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
     transformer = construct(TransformerConfig, fields, options, "megatron")
-    check_attention(transformer.attention_backend.name)
-    check_context(transformer.cp_comm_type, transformer.num_query_groups or 1, parallel)
-    _check_schedule(transformer, parallel)
+    _check_values(transformer, parallel)
     return transformer
 
 
-def _check_schedule(transformer: TransformerConfig, parallel: Parallel) -> None:
-    """Raises a UserError for fields that Megatron's schedules and routers would refuse in the first pass only."""
-    interleaved = parallel.virtual_pipeline > 1
-    if parallel.pipeline > 1 and transformer.overlap_p2p_comm and (transformer.batch_p2p_comm or not interleaved):
-        raise UserError(
-            "megatron.overlap_p2p_comm and megatron.batch_p2p_comm are both true, and the schedule can do one of them: "
-            "leave both out"
-            if interleaved
-            else "megatron.overlap_p2p_comm is true, and only the schedule of parallel.virtual_pipeline > 1 can "
-            "overlap its sends: leave it out"
-        )
+def _check_values(transformer: TransformerConfig, parallel: Parallel) -> None:
+    """Raises a UserError for values with which Megatron would train another model, or without a loss, in silence."""
     chunks = transformer.virtual_pipeline_model_parallel_size or 1
     if chunks != parallel.virtual_pipeline:
         raise UserError(
@@ -85,19 +64,24 @@ def _check_schedule(transformer: TransformerConfig, parallel: Parallel) -> None:
             f"{parallel.virtual_pipeline * parallel.pipeline}: set parallel.virtual_pipeline={chunks}, or give it one "
             "part for each stage"
         )
-    kind, coefficient = transformer.moe_router_load_balancing_type, transformer.moe_aux_loss_coeff
-    if isinstance(kind, list) != isinstance(coefficient, list):
+    kinds, coefficients = map(_as_list, (transformer.moe_router_load_balancing_type, transformer.moe_aux_loss_coeff))
+    # "sinkhorn" chooses other experts than the engine does; "seq_aux_loss" takes a packed row for one sequence
+    is_known = set(kinds) <= {"none", "aux_loss", "global_aux_loss"} and len(kinds) == len(coefficients)
+    pairs = zip(kinds, coefficients, strict=False)
+    if transformer.num_moe_experts and not (is_known and all((k != "none") == (c > 0) for k, c in pairs)):
         raise UserError(
-            f"megatron.moe_router_load_balancing_type is {kind} and megatron.moe_aux_loss_coeff is {coefficient}: one "
-            "of them is a list, so make both lists of the same length, or neither"
+            f"megatron.moe_router_load_balancing_type is {kinds} and megatron.moe_aux_loss_coeff is {coefficients}: a "
+            "loss has both one of the types aux_loss and global_aux_loss, and a coefficient above 0"
         )
-    pairs: Any = zip(kind, coefficient, strict=True) if isinstance(kind, list) else [(kind, coefficient)]  # pyright: ignore
-    unlike = [(k != "none") != (c > 0) for k, c in pairs]
-    if transformer.num_moe_experts and any(unlike):  # Megatron would add no loss
+    # "a2a+p2p" needs groups that the trainer does not make, and Megatron would use none
+    if not set(_as_list(transformer.cp_comm_type)) <= {None, "p2p", "a2a", "all_gather"}:
         raise UserError(
-            f"megatron.moe_router_load_balancing_type is {kind} and megatron.moe_aux_loss_coeff is {coefficient}: a "
-            "loss has both a type other than 'none' and a coefficient above 0, so set both, or neither"
+            f"megatron.cp_comm_type is {transformer.cp_comm_type!r}: choose p2p, a2a or all_gather for each layer"
         )
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _layout_fields(parallel: Parallel, dtype: torch.dtype, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,8 +122,6 @@ def _expert_fields(
     if not architecture.get("num_moe_experts"):
         if routing_replay:
             raise UserError("routing_replay is on, and the model has no experts to replay: set it to none")
-        if parallel.expert > 1:
-            raise UserError(f"parallel.expert is {parallel.expert}, and the model has no experts: set it to 1")
         return {}
     if parallel.tensor > 1 and not parallel.sequence:
         raise UserError("experts under parallel.tensor > 1 need parallel.sequence=true: Megatron requires it")

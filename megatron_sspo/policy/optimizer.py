@@ -30,11 +30,6 @@ def ddp_config(options: Mapping[str, Any], parallel: Parallel) -> DistributedDat
         raise UserError(
             "ddp.overlap_param_gather needs ddp.use_distributed_optimizer and ddp.overlap_grad_reduce: set them to true"
         )
-    if config.average_in_collective and getattr(config, "reduce_scatter_with_fp32_accumulation", False):
-        raise UserError(
-            "ddp.average_in_collective is true with ddp.reduce_scatter_with_fp32_accumulation, which can only sum: "
-            "leave one of them out"
-        )
     return config
 
 

@@ -10,13 +10,9 @@ from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import unwrap_model
 
-from megatron_sspo.arrays.convert import token_array
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
-from megatron_sspo.config.naming import describe_value
 from megatron_sspo.objective import Correction, Penalties
 from megatron_sspo.objective.average import average_of, counts_tokens
-from megatron_sspo.objective.checks import takes
-from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.forward_step import ForwardStep, Objective, loss_scale, policy_loss
 from megatron_sspo.types import Rollout
 
@@ -44,9 +40,8 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]]) -> Microbatch:
 
     Raises:
         RuntimeError: Megatron's model-parallel groups are not initialized.
-        ValueError: a key is missing or unknown, tokens are not whole numbers of 0 or more, there is not one value that
-            is finite in float32 for each response token, the parts of `observed` overlap or are out of range, or only
-            some rollouts have log-probs.
+        ValueError: a key is missing or unknown, or only some rollouts have log-probs.
+        UserError: tokens are no integers, or there is not one value for each response token.
     """
     _check_groups("pack_rollouts")
     with_engine = [given.get("engine") is not None for given in rollouts]
@@ -63,88 +58,48 @@ def pack_rollouts(rollouts: Sequence[Mapping[str, Any]]) -> Microbatch:
 
 
 def _sequence(number: int, given: Mapping[str, Any]) -> tuple[tuple[int, ...], Rollout]:
-    """Returns the prompt and the rollout of a mapping for `pack_rollouts`, after checking it."""
+    """Returns the prompt and the rollout of a mapping for `pack_rollouts`."""
     if missing := [name for name in _REQUIRED if given.get(name) is None]:
         raise ValueError(f"rollout {number} has no {missing[0]!r}")
     if unknown := [name for name in given if name not in _KEYS]:
         raise ValueError(f"rollout {number} has {unknown[0]!r}, and its keys may be {', '.join(_KEYS)}")
-    prompt, response = (_tokens(f"{name!r} of rollout {number}", given[name]) for name in ("prompt", "response"))
-    length = len(response)
-    observed = _pairs(f"'observed' of rollout {number}", given.get("observed"))
-    borders = [0, *(border for part in observed for border in part), length]
-    if borders != sorted(borders):
-        raise ValueError(
-            f"'observed' of rollout {number} is {observed}, and must be parts in order of its {length} response tokens"
-        )
+    observed = given.get("observed")
+    observed = tuple(map(tuple, np.asarray([] if observed is None else observed).tolist()))
+    prompt, response = (np.asarray(_on_cpu(given[name])) for name in ("prompt", "response"))
     values = {
-        name: _numbers(f"{name!r} of rollout {number}", given[name], length, observed)
-        for name in ("advantage", *_TOKEN_VALUES)
-        if given.get(name) is not None
+        name: _numbers(given[name], observed) for name in ("advantage", *_TOKEN_VALUES) if given.get(name) is not None
     }
     advantage = values["advantage"]
     rollout = Rollout(
         tokens=response,
-        rollout_log_probs=values.get("engine", np.zeros(length)),
+        rollout_log_probs=values.get("engine", np.zeros(len(response))),
         text="",
         finish_reason="stop",
         policy_version=0,
-        advantage=float(np.mean(advantage)) if length else 0.0,
+        advantage=float(np.mean(advantage)) if len(response) else 0.0,
         token_advantages=advantage if advantage.ndim else None,
         old_log_probs=values.get("old"),
         old_entropy=values.get("old_entropy"),
         reference_log_probs=values.get("reference"),
-        observed=tuple(observed),
+        observed=observed,
     )
     return tuple(prompt.tolist()), rollout
 
 
-def _tokens(place: str, given: Any) -> np.ndarray:
-    try:
-        tokens = token_array(given.cpu() if isinstance(given, torch.Tensor) else given)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{place} has wrong {error}") from error
-    if len(tokens) and tokens.min() < 0:
-        raise ValueError(f"{place} has the token {tokens.min()}, and tokens are whole numbers of 0 or more")
-    return tokens
-
-
-def _pairs(place: str, given: Any) -> list[tuple[int, int]]:
-    """Returns the borders of parts of a response."""
-    try:
-        pairs = np.asarray([] if given is None else given)
-    except (TypeError, ValueError):  # parts of different lengths, for example
-        pairs = np.asarray("")
-    if pairs.size and (pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu"):
-        raise ValueError(f"{place} is {describe_value(given)}, and must be pairs (first, beyond) of whole numbers")
-    return [(first, beyond) for first, beyond in pairs.reshape(-1, 2).tolist()]
-
-
-def _numbers(place: str, given: Any, length: int, observed: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """Returns a number for each response token, or one advantage, with 0 at tokens that the policy did not sample.
-
-    Raises:
-        ValueError: they are not numbers, not finite in float32, or not one for each token.
-    """
-    try:
-        if isinstance(given, torch.Tensor):
-            given = given.detach().to("cpu", torch.float64).numpy()  # NumPy has no bfloat16
-        values = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{place} is not numbers: {error}") from error
+def _numbers(given: Any, observed: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """Returns a number for each response token, or one advantage, with 0 at tokens that the policy did not sample."""
+    values = np.array(_on_cpu(given), dtype=np.float64)
     if values.ndim:
-        if values.shape != (length,):
-            raise ValueError(f"{place} has the shape {list(values.shape)}, and there are {length} response tokens")
         for first, beyond in observed:
             values[first:beyond] = 0.0
-    elif not place.startswith("'advantage'"):
-        raise ValueError(f"{place} is one number, and there are {length} response tokens")
-    with np.errstate(over="ignore"):
-        wrong = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
-    if len(wrong):
-        found = values.flat[wrong[0]]
-        what = f"{found:g}, which float32 cannot hold," if np.isfinite(found) else "not finite"
-        raise ValueError(f"{place} is {what}" + (f" at response token {wrong[0]}" if values.ndim else ""))
     return values
+
+
+def _on_cpu(given: Any) -> Any:
+    if not isinstance(given, torch.Tensor):
+        return given
+    given = given.detach().cpu()
+    return (given.double() if given.is_floating_point() else given).numpy()  # NumPy has no bfloat16
 
 
 def policy_step(
@@ -175,27 +130,9 @@ def policy_step(
 
     Raises:
         RuntimeError: Megatron's model-parallel groups are not initialized.
-        ValueError: an argument is of another type, a number is not above 0, or the average is over tokens and
-            `num_tokens` is missing.
+        ValueError: the average is over tokens, and `num_tokens` is missing.
     """
     _check_groups("policy_step")
-    arguments = ("log_probs", "old_log_probs", "advantages", "segments")
-    if not takes(objective, *arguments, **dict.fromkeys(needs_of(objective))):
-        raise ValueError(
-            f"objective is {describe_value(objective)}, and must be an objective, such as sspo() or grpo(eps_high=0.28)"
-        )
-    for name, value, kind in (("penalties", penalties, Penalties), ("correction", correction, Correction)):
-        if not isinstance(value, kind):
-            raise ValueError(f"{name} is {describe_value(value)}, and must be a {kind.__name__}(...)")
-    numbers = {
-        "num_sequences": num_sequences,
-        "num_microbatches": num_microbatches,
-        "vocab_size": vocab_size,
-        "temperature": temperature,
-    }
-    for name, number in numbers.items():
-        if not number > 0:
-            raise ValueError(f"{name} is {number}, and must be above 0")
     if num_tokens < 1 and counts_tokens(objective):
         raise ValueError(
             "the objective's average is over the response tokens of the whole batch: give policy_step num_tokens"

@@ -1,16 +1,16 @@
 """The policy π_θ: a Megatron model over many processes that computes log-probs, is updated and exports its weights."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from megatron_sspo.batching.holders import with_field
 from megatron_sspo.checkpoint import sharded
-from megatron_sspo.checkpoint.resharded import load_resharded
 from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.errors import UserError
 from megatron_sspo.lora.add import add_adapters
@@ -22,7 +22,6 @@ from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
-from megatron_sspo.policy.options import model_errors
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
@@ -36,8 +35,25 @@ from megatron_sspo.types import Batch, RolloutGroup
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.hf_folder import write_folder
+from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.gather import GatherPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Makers:
+    """The functions by which a policy makes its parts; a rehearsal of a run passes its own."""
+
+    open_folder: Callable[[Path], ModelFolder] = open_folder
+    build_chunks: Callable[..., list[Any]] = build_chunks
+    wrap_in_ddp: Callable[..., list[Any]] = wrap_in_ddp
+    make_optimizer: Callable[..., Any] = make_optimizer
+    make_gather_plan: Callable[..., GatherPlan] = make_gather_plan
+    make_schedule: Callable[..., Schedule] = Schedule
+    merge_reports: Callable[..., UpdateRecord] = merge_reports
+
+
+_MAKERS = Makers()
 
 
 class Policy:
@@ -46,17 +62,18 @@ class Policy:
     Args:
         model_path: the folder of the initial weights, either a Hugging Face folder or a Megatron checkpoint.
         device: the device that `initialize` returned.
+        makers: the functions by which its parts are made.
 
     Attributes:
         kernels: a line about the kernels in use, for the start of a run; "" without CUDA.
     """
 
     @torch.enable_grad()  # the file of a reward may have turned gradients off for the whole process
-    def __init__(self, run: Run, model_path: Path, device: torch.device) -> None:
-        sharded.check_requirements()
+    def __init__(self, run: Run, model_path: Path, device: torch.device, makers: Makers = _MAKERS) -> None:
         self.run = run
         self.device = device
-        self.folder = open_folder(model_path)
+        self._makers = makers
+        self.folder = makers.open_folder(model_path)
         self.family = load_family(self.folder.config, self.folder.config_folder)
         dtype = getattr(torch, run.model.dtype)
         self.transformer = transformer_config(
@@ -71,8 +88,7 @@ class Policy:
         self.rows = self.family.rows(self.folder.config, padded_vocab_size(self.vocab_size, run.parallel.tensor))
         check_shards(self.rows, run.parallel)
         share_prompts = shares_prompts(run.share_prompts, self.transformer)
-        with model_errors(run.megatron, "megatron"):
-            chunks = build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
+        chunks = makers.build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
         self._gather_plan = make_gather_plan(chunks, self.rows)
         self.adapters = None
@@ -85,8 +101,7 @@ class Policy:
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
         routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
-        with model_errors(run.ddp, "ddp"):
-            self.chunks = wrap_in_ddp(self.transformer, self.ddp, chunks)
+        self.chunks = makers.wrap_in_ddp(self.transformer, self.ddp, chunks)
         multiply_experts_at_once(self.transformer)
         self.kernels = describe_kernels(self.transformer, self.ddp)
         if share_prompts and (reason := refusal_of_any_rank(chunks, device)):
@@ -95,14 +110,14 @@ class Policy:
                 f"; prompts are not shared, because attention by Transformer Engine failed a check: {reason}"
             )
         self._load = RouterLoad(chunks)
-        self._schedule = Schedule(
+        self._schedule = makers.make_schedule(
             run, self.transformer, self.chunks, self.vocab_size, routing, self._load, share_prompts=share_prompts
         )
         self.set_optimizer(run.optimizer, run.num_updates)
 
     def set_optimizer(self, options: Optimizer, num_updates: int) -> None:
         """Makes a fresh optimizer, without moments, and a schedule of learning rates over `num_updates`."""
-        self.optimizer = make_optimizer(self.transformer, self.ddp, self.chunks, options)
+        self.optimizer = self._makers.make_optimizer(self.transformer, self.ddp, self.chunks, options)
         self.scheduler = make_scheduler(self.optimizer, options, num_updates)
 
     # ------------------------------------------------------------------ microbatches -> log-probs, a new policy
@@ -186,7 +201,7 @@ class Policy:
         record = UpdateRecord(loss=0.0, tokens={}, sequences={}, order=rank_batch.order)
         with agree.same_error_on_all_ranks():
             if agree.is_main():
-                record = merge_reports(gathered, order=rank_batch.order, divisor=divisor)
+                record = self._makers.merge_reports(gathered, order=rank_batch.order, divisor=divisor)
         return replace(record, loss=agree.broadcast_from_rank_0(record.loss), router=router)
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
@@ -261,8 +276,8 @@ class Policy:
         sharded.load(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
 
     def load_resharded(self, path: Path) -> None:
-        """Restores what `save` wrote in another layout; random states are seeded anew: see `resharded`."""
-        load_resharded(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
+        """Restores what `save` wrote in another layout; random states are seeded anew."""
+        sharded.load_resharded(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
 
     def _write_model_files(self, path: Path) -> None:
         if agree.is_main():  # after the save has begun, because Megatron needs an empty folder

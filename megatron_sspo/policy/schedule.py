@@ -50,8 +50,11 @@ class Schedule:
         vocab_size: the vocabulary size without padding.
 
     Attributes:
+        step: the class of the forward step.
         share_prompts: whether sequences of a group may share their prompt in a row.
     """
+
+    step: type[ForwardStep] = ForwardStep
 
     def __init__(
         self,
@@ -87,11 +90,16 @@ class Schedule:
         self._plan_of = lru_cache(maxsize=16)(self._packing.plan)
         self._fixed_length = not transformer.variable_seq_lengths
         is_first = parallel_state.get_tensor_model_parallel_rank() == parallel_state.get_context_parallel_rank() == 0
-        self._holders = Holders.agree(
+        self._holders = self.agree_on_holders(
             dist.get_rank(),
             parallel_state.get_data_parallel_rank(),
             is_source=is_first and parallel_state.is_pipeline_last_stage(ignore_virtual=True),
         )
+
+    @staticmethod
+    def agree_on_holders(rank: int, data_rank: int, *, is_source: bool) -> Holders:
+        """Returns the ranks that compute the sequences of each data-parallel rank. A collective."""
+        return Holders.agree(rank, data_rank, is_source=is_source)
 
     def scatter(self, batch: Batch) -> list[RolloutGroup]:
         """Returns the batch with the contents that this rank computes, sent by rank 0. A collective.
@@ -145,7 +153,7 @@ class Schedule:
         Args:
             record: whether to record the routes that the tokens take.
         """
-        step = ForwardStep(
+        step = self.step(
             loss=loss,
             temperature=self._temperature,
             vocab_size=self._vocab_size,

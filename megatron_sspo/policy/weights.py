@@ -57,14 +57,18 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[ParameterMap], folder: Mod
     folder.close()
 
 
-def make_gather_plan(chunks: Sequence[Any], rows: Sequence[ParameterMap]) -> GatherPlan:
-    """Returns the plan by which this policy's weights are gathered from all ranks. A collective."""
+def make_gather_plan(chunks: Sequence[Any], rows: Sequence[ParameterMap], **options: Any) -> GatherPlan:
+    """Returns the plan by which this policy's weights are gathered from all ranks. A collective.
+
+    Args:
+        options: further arguments of `GatherPlan`.
+    """
     by_name = {row.name: row for row in rows}
     parameters: dict[str, torch.Tensor] = {}
     for name, parameter in logical_parameters(chunks):
         parameters.setdefault(name, parameter)  # a tied output layer repeats the embedding on a one-stage pipeline
     shards = {name: shard_of(_row(by_name, name)) for name in parameters}
-    return GatherPlan(rows, parameters, shards)
+    return GatherPlan(rows, parameters, shards, **options)
 
 
 def _row(by_name: Mapping[str, ParameterMap], name: str) -> ParameterMap:

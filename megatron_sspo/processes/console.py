@@ -1,6 +1,8 @@
 """Console output of a run: a progress bar on a terminal, one line per cycle elsewhere, and a table at the end."""
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -44,7 +46,7 @@ class Display:
         """Prints one line with the time since the start."""
         when = f"{time.monotonic() - self._started:7.1f} s"
         self._write(f"{when}  {text}")
-        self.console.print(Text.assemble((when, "dim"), "  ", text), soft_wrap=True)
+        self._print(Text.assemble((when, "dim"), "  ", text))
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Starts a progress bar of `total` steps if the output is a terminal."""
@@ -74,9 +76,17 @@ class Display:
             table.add_column(Text(column), justify="left" if number == 0 else "right")
         for row in rows:
             table.add_row(*(Text(str(cell)) for cell in row))
-        self.console.print(table)
+        self._print(table)
         for row in rows:
             self._write("  ".join(map(str, row)))
+
+    def _print(self, what: Text | Table) -> None:
+        try:
+            self.console.print(what, soft_wrap=isinstance(what, Text))
+        except (OSError, SystemExit):  # rich exits where a terminal has closed, or a disk is full; the log has it all
+            self.end()
+            self.console = Console(quiet=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def _write(self, line: str) -> None:
         if self._log is not None:

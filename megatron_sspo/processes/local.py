@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from megatron_sspo.errors import UserError, escape_unprintable
+from megatron_sspo.errors import escape_unprintable
 from megatron_sspo.processes import stop
 from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.processes.forks import Fork, fork
@@ -22,8 +22,6 @@ from megatron_sspo.processes.ports import reserve_port
 _REPORT_SECONDS = 60.0  # how long a process waits to be stopped after its report
 _POLL_SECONDS = 0.1
 _END_SECONDS = 120.0  # between the ends of the first and the last process, which part at a barrier
-_MOST_PROCESSES_PER_CORE = 32  # for a run on one machine
-_TASKS, _TASK_PID = "SLURM_STEP_NUM_TASKS", "SLURM_TASK_PID"  # set by srun for each task of a step
 _REPORT = "MEGATRON_SSPO_REPORT_FD"  # the file descriptor for reports; set for the processes that `launch` starts
 
 
@@ -37,67 +35,6 @@ def is_child() -> bool:
     return _REPORT in os.environ
 
 
-def num_threads() -> int:
-    """Returns the number of OpenMP threads of a process that `launch` has started.
-
-    OMP_NUM_THREADS may be a list, such as 4,2: the numbers of nested levels.
-
-    Raises:
-        UserError: OMP_NUM_THREADS is not a number.
-    """
-    return _number("OMP_NUM_THREADS", os.environ["OMP_NUM_THREADS"].partition(",")[0], 1)
-
-
-def check_variables() -> None:
-    """Checks the environment variables that torchrun, a Slurm script or `launch` sets for each process of a job.
-
-    Raises:
-        UserError: a variable is missing, or is not a number in its range.
-    """
-    if "OMP_NUM_THREADS" in os.environ and is_child():
-        num_threads()
-    size = _number("WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"), 1)
-    _number("RANK", os.environ.get("RANK", "0"), 0, size - 1)
-    _number("LOCAL_RANK", os.environ.get("LOCAL_RANK", "0"), 0, size - 1)
-    if is_launched() and (size > 1 or "MASTER_ADDR" in os.environ):
-        for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
-            if not os.environ.get(name):
-                raise UserError(
-                    f"WORLD_SIZE is {size}, but {name} is not set: start the processes by torchrun or a script of "
-                    "slurm/, which set all variables, or unset WORLD_SIZE and MASTER_ADDR"
-                )
-    if port := os.environ.get("MASTER_PORT"):
-        _number("MASTER_PORT", port, 1, 65_535)
-
-
-def check_tasks() -> None:
-    """Checks that Slurm has started this process once, where it starts the run's processes itself.
-
-    A plain srun starts this process, or a script that starts it, as a task. A shell of `srun --pty` is left alone,
-    since only the task with the terminal goes on; so is a run of a sweep that such a shell has started.
-
-    Raises:
-        UserError: a plain srun has started several tasks.
-    """
-    tasks = os.environ.get(_TASKS, "1")
-    task = os.environ.get(_TASK_PID)
-    in_a_shell = sys.stdin is not None and sys.stdin.isatty()
-    is_task = task == str(os.getpid()) or (task == str(os.getppid()) and not in_a_shell)
-    if not is_launched() and tasks not in ("", "1") and is_task:
-        raise UserError(
-            f"srun has started this command {tasks} times, and each would start all processes of the run: start it by "
-            f"a script of slurm/, which tells each task its rank, or by srun --ntasks=1 (or unset {_TASKS}, if the "
-            "command was started once)"
-        )
-
-
-def _number(name: str, text: str, least: int, most: int = sys.maxsize) -> int:
-    if not (text.isascii() and text.strip().isdecimal() and len(text) < 20) or not least <= int(text) <= most:
-        limits = f"{least} or more" if most == sys.maxsize else f"{least} to {most}"
-        raise UserError(f"the environment variable {name} is {text!r}: it must be {limits}, or not set")
-    return int(text)
-
-
 def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], int] | None = None) -> int:
     """Runs `megatron-sspo ARGUMENTS` in `num_processes` processes and returns the run's exit code.
 
@@ -108,16 +45,7 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
     Args:
         forked: a function that the processes call in place of the command line, and whose result is their exit code;
             the processes are then forks of this one. None: each process has an interpreter of its own.
-
-    Raises:
-        UserError: there are far more processes than cores.
     """
-    most = _MOST_PROCESSES_PER_CORE * (os.cpu_count() or 1)
-    if num_processes > most:
-        raise UserError(
-            f"the layout has {num_processes:,} processes, but this machine has {os.cpu_count()} cores: lower "
-            "parallel.*, or start the run on a cluster with launch --on slurm"
-        )
     launcher = os.getpid()
     reports, reports_of_ranks = os.pipe()
     reserved = reserve_port()  # until rank 0 listens on it, after many seconds of imports
@@ -226,16 +154,12 @@ def _wait(processes: Sequence["subprocess.Popen[bytes] | Fork"], reports: int) -
             if selector.select(_POLL_SECONDS):
                 content = os.read(reports, 1 << 16).decode(errors="surrogateescape")
                 exit_code, _, message = content.split("\0")[0].partition(" ")
-                print(f"megatron-sspo: {escape_unprintable(message)}", file=sys.stderr, flush=True)
+                _say(escape_unprintable(message))
                 return int(exit_code)
             codes = [process.poll() for process in processes]
             for rank, code in enumerate(codes):
                 if code is not None and code not in (0, *stop.EXIT_CODES):
-                    print(
-                        f"megatron-sspo: process {rank} {describe_exit(code)}; the others are stopped",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    _say(f"process {rank} {describe_exit(code)}; the others are stopped")
                     return 128 - code if code < 0 else code or 2
             ended = [code for code in codes if code is not None]
             if len(ended) == len(codes):
@@ -243,14 +167,15 @@ def _wait(processes: Sequence["subprocess.Popen[bytes] | Fork"], reports: int) -
             if ended:
                 first_end = min(first_end, time.monotonic())
             if time.monotonic() - first_end > _END_SECONDS:
-                late = codes.index(None)
-                print(
-                    f"megatron-sspo: process {late} has done its work, but has not ended {_END_SECONDS:.0f} s after "
-                    "the first one, and is killed",
-                    file=sys.stderr,
-                    flush=True,
+                _say(
+                    f"process {codes.index(None)} has done its work, but has not ended {_END_SECONDS:.0f} s after the "
+                    "first one, and is killed"
                 )
                 return max(ended)
+
+
+def _say(text: str) -> None:
+    print(f"megatron-sspo: {text}", file=sys.stderr, flush=True)
 
 
 def _stop(processes: Sequence["subprocess.Popen[bytes] | Fork"]) -> None:

@@ -9,7 +9,6 @@ from megatron_sspo.errors import UserError
 # These ports are below the kernel's ephemeral ports (by default from 32,768 on), so that no outgoing connection takes
 # the port before the server listens on it.
 _FIRST, _LAST = 20_000, 31_999
-_ALL = "0.0.0.0"
 
 
 def free_port(address: str = "127.0.0.1") -> int:
@@ -52,13 +51,9 @@ def check_address(address: str, remedy: str = "set rollouts.options.address to o
     Raises:
         UserError: `address` is not an address of this machine, or stands for all of them, as "" and 0.0.0.0 do.
     """
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError as error:
-            raise UserError(f"{address!r} is not an address of this machine ({error.strerror}): {remedy}") from error
-        if probe.getsockname()[0] == _ALL:
-            raise UserError(f"{address!r} is all addresses of this machine, and clients need one of them: {remedy}")
+    check_free(address, 0, remedy)
+    if address in ("", "0.0.0.0"):
+        raise UserError(f"{address!r} is all addresses of this machine, and clients need one of them: {remedy}")
 
 
 def check_free(address: str, port: int, remedy: str) -> None:
@@ -66,8 +61,8 @@ def check_free(address: str, port: int, remedy: str) -> None:
 
     Args:
         address: the address of this machine to listen on; "" for all of them.
-        port: a number from 1 to 65,535.
-        remedy: how the user chooses another port, for the message.
+        port: a number from 1 to 65,535; 0: any.
+        remedy: how the user chooses another, for the message.
 
     Raises:
         UserError: the port is in use, or this machine does not have the address.
@@ -77,5 +72,5 @@ def check_free(address: str, port: int, remedy: str) -> None:
         try:
             probe.bind((address, port))
         except OSError as error:
-            where = f"port {port} of {address or socket.gethostname()}"
-            raise UserError(f"{where} is not free ({error.strerror}): {remedy}") from error
+            where = f"port {port} of {address or socket.gethostname()}" if port else f"the address {address!r}"
+            raise UserError(f"{where} is not free here ({error.strerror}): {remedy}") from error

@@ -1,5 +1,6 @@
 """Stop requests: a run ends early after an update, with a checkpoint, on all ranks at the same update."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -65,10 +66,8 @@ class Stop:
         if by_file:
             self.reason, self.exit_code = f"{self._file} was made", BY_FILE
             if is_main:
-                try:
+                with contextlib.suppress(OSError):
                     self._file.unlink(missing_ok=True)
-                except OSError:  # a folder, for example, does not end the run without a checkpoint
-                    self.reason += " (and could not be removed: remove it, or the resumed run stops, too)"
         elif number:
             self.reason, self.exit_code = f"{signal.Signals(number).name} came {seconds:.1f} s ago", BY_SIGNAL
         return bool(self.exit_code)

@@ -33,12 +33,7 @@ def write_project(folder: Path) -> None:
             for path in (*temporary.glob("paper/*.py"), *temporary.glob("slurm/*.sbatch")):  # recipes are in examples/
                 text = path.read_text(encoding="utf-8").replace(" examples/", " paper/")
                 path.write_text(_PAGE.sub(r"\g<0> of megatron_sspo", text), encoding="utf-8")
-            done = subprocess.run(
-                [sys.executable, "rows.py"], cwd=temporary, stderr=subprocess.PIPE, encoding="utf-8", check=False
-            )
-            if done.returncode:
-                *_, reason = done.stderr.splitlines() or [f"exit code {done.returncode}"]
-                raise UserError(f"cannot write the rows of {folder}: {reason}; make room, or choose another disk")
+            subprocess.run([sys.executable, "rows.py"], cwd=temporary, check=True)
             temporary.rename(real)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -46,10 +41,7 @@ def write_project(folder: Path) -> None:
 
 def _copy_template(target: Path) -> None:
     """Copies the template without the modes of its files: those of an installed package may be read-only."""
-    for folder, folders, files in os.walk(TEMPLATE, followlinks=True):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        place = target / Path(folder).relative_to(TEMPLATE)
-        place.mkdir()
-        for name in files:
-            if not name.endswith(".jsonl"):
-                shutil.copyfile(Path(folder, name), place / name)
+    unwanted = shutil.ignore_patterns("__pycache__", "*.jsonl")
+    shutil.copytree(TEMPLATE, target, ignore=unwanted, copy_function=shutil.copyfile)
+    for path in (target, *target.rglob("*/")):
+        path.chmod(0o755)

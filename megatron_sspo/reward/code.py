@@ -7,6 +7,7 @@ import textwrap
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import packages_distributions
 from typing import Any
@@ -15,11 +16,11 @@ from megatron_sspo.config.kinds import Amount
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.console import pluralize
 from megatron_sspo.processes.cores import num_cores
+from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.reward.format import extract_answer, format_reward
-from megatron_sspo.sandbox.pool import SandboxPool
-from megatron_sspo.sandbox.probe import check_sandbox_options, open_sandbox
-from megatron_sspo.sandbox.types import Case, SandboxBroken
 from megatron_sspo.types import Prompt
+from sspo_sandbox import Case, SandboxError, SandboxPool, open_sandbox
+from sspo_sandbox.probe import check_options
 
 # After the language there may be attributes, such as `title=x` or `{.numberLines}`, but no other words: a sentence may
 # name the fence.
@@ -49,23 +50,34 @@ def reward(
 
     Args:
         concurrency: the number of sandboxes at a time; 0 takes the number of cores that this process may use.
-        limits: the limits of each program: fields of `megatron_sspo.sandbox.types.Limits`, such as
+        limits: the limits of each program: fields of `sspo_sandbox.Limits`, such as
             {"wall_seconds": 5.0}.
         url: the address of a sandbox on another machine; it replaces the one on this machine.
-        python, packages, cgroup: see `megatron_sspo.sandbox.sandbox.Sandbox`.
+        python, packages, cgroup: see `sspo_sandbox.Sandbox`.
         rows_tried: the number of rows, the first ones, whose tests are tried at the start of a run with programs that
             do nothing.
 
     Raises:
         UserError: an option of the sandbox is invalid, or it cannot be made or reached, or fails its probe.
     """
-    runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
-    return CodeReward(SandboxPool(runner, concurrency or num_cores()), rows_tried)
+    with sandbox_errors():
+        runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+        return CodeReward(SandboxPool(runner, concurrency or num_cores(), mark_progress), rows_tried)
 
 
 def check_values(**options: Any) -> None:
     """Raises UserError for options of the sandbox that are invalid or contradict each other, on any machine."""
-    check_sandbox_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
+    with sandbox_errors():
+        check_options(**{name: value for name, value in options.items() if name not in _OWN_OPTIONS})
+
+
+@contextmanager
+def sandbox_errors(what: str = "", remedy: str = "") -> Iterator[None]:
+    """Turns errors of the sandbox into UserErrors: `what` begins the message, and `remedy` ends it."""
+    try:
+        yield
+    except SandboxError as error:
+        raise UserError(f"{what}{error}{remedy}") from error
 
 
 def check_prompt(prompt: Prompt, packages: Sequence[str] = (), url: str = "") -> None:
@@ -174,10 +186,8 @@ class CodeReward:
         """
         jobs = {(program, checks) for program, checks in attempts if program is not None and len(program) <= _LONGEST}
         ordered = list(jobs)
-        try:
+        with sandbox_errors("programs cannot be judged: ", "; see docs/sandbox.md, and resume the run"):
             verdicts = self._pool.check_all((program, *checks) for program, checks in ordered)
-        except SandboxBroken as error:
-            raise UserError(f"programs cannot be judged: {error}; see docs/sandbox.md, and resume the run") from error
         reasons = {job: verdict.reason for job, verdict in zip(ordered, verdicts, strict=True)}
         return [self.count(_reason(program, reasons, checks)) for program, checks in attempts]
 
@@ -191,10 +201,8 @@ class CodeReward:
         if not rows:
             return
         yield f"trying the tests of {pluralize(len(rows), 'row')} with programs that do nothing (option rows_tried)"
-        try:
+        with sandbox_errors("tests cannot be tried: ", "; see docs/sandbox.md"):
             stubs = self._pool.find_stubs(tests for _, tests in rows)
-        except SandboxBroken as error:
-            raise UserError(f"tests cannot be tried: {error}; see docs/sandbox.md") from error
         found = [f"{id} ({passing[0]})" for (id, _), passing in zip(rows, stubs, strict=True) if passing]
         if found:
             more = f", and {len(found) - _SHOWN_ROWS:,} more" if len(found) > _SHOWN_ROWS else ""

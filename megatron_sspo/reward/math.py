@@ -29,10 +29,6 @@ def reward(
             other form is wrong: if "2^{10}" is the question, it is not an answer.
         decimal_comma: whether a comma is the decimal sign and points group thousands, in gold answers and answers.
     """
-    if num_workers < 1:
-        raise UserError(f"the math reward's num_workers is {num_workers}: it must be 1 or more")
-    if deadline <= 0:
-        raise UserError(f"the math reward's deadline is {deadline}: it must be above 0 seconds")
     pool = None if exact else DeadlinePool(is_equivalent, num_workers, deadline, False, prepare)
     return MathReward(pool, decimal_comma)
 

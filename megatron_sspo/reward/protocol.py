@@ -90,35 +90,30 @@ def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence
     what = f"{type(reward).__name__}.score"
     with user_code_errors(what):
         scores = reward.score(list(prompts), list(responses))  # its own lists, which it may change
-    if not isinstance(scores, (list, tuple)):
-        if inspect.iscoroutine(scores):
-            scores.close()  # otherwise Python warns that the coroutine was never awaited
+    if not isinstance(scores, (list, tuple)) or len(scores) != len(responses):
         raise UserError(
-            f"{what} returned {describe_value(scores)}: it must return a list with a dict for each response, without "
-            "async or yield"
+            f"{what} returned {describe_value(scores)} for {len(responses)} responses: it must return a list with a "
+            "dict for each response, without async or yield"
         )
-    if len(scores) != len(responses):
-        raise UserError(f"{what} gave {len(scores)} scores for {len(responses)} responses: it must return one for each")
     with user_code_errors(what):  # a number's or a mapping's own methods run only here
         return [_checked_parts(parts, prompt, what) for prompt, parts in zip(prompts, scores, strict=True)]
 
 
 def _checked_parts(parts: Any, prompt: Prompt, what: str) -> dict[str, float]:
-    if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
-        raise UserError(
-            f"{what} gave {describe_value(parts)} for a response to prompt {prompt.id!r}: it must give a dict of "
-            'numbers by name, such as {"answer": 1.0}'
-        )
-    check_part_names(parts, what)
-    found: dict[str, float] = {}
-    for name, value in parts.items():
-        try:
-            found[name] = math.nan if isinstance(value, (str, bytes)) else float(value)  # NumPy's and torch's too
-        except (TypeError, ValueError, OverflowError, RuntimeError):
-            found[name] = math.nan
-        if not abs(found[name]) <= LARGEST:  # larger ones overflow in the sums of metrics
-            raise UserError(
-                f"the reward part {name!r} of a response to prompt {prompt.id!r} is {describe_value(value)}: "
-                f"{what} must return finite numbers, none beyond ±{LARGEST}"
-            )
-    return found
+    if isinstance(parts, Mapping):
+        check_part_names(parts, what)
+        found = {name: _as_float(value) for name, value in parts.items()}
+        if all(abs(value) <= LARGEST for value in found.values()):  # larger ones overflow in the sums of metrics
+            return found
+    raise UserError(
+        f"{what} gave {describe_value(parts)} for a response to prompt {prompt.id!r}: it must give a dict of finite "
+        f'numbers by name, such as {{"answer": 1.0}}, none beyond ±{LARGEST}'
+    )
+
+
+def _as_float(value: Any) -> float:
+    """Returns a number of Python, NumPy or torch as a float; NaN for any other value."""
+    try:
+        return math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return math.nan

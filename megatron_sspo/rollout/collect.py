@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 
 import torch.distributed as dist
 
-from megatron_sspo.agent.agents import Agents
 from megatron_sspo.batching.holders import outline
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.exchange import exchange
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward, checked_score
-from megatron_sspo.rollout.engine import Generation, NeedsWeights, RolloutEngine
+from megatron_sspo.rollout.engine import Episodes, Generation, NeedsWeights, RolloutEngine
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
 
@@ -38,7 +36,7 @@ def start_generation(
     *,
     group_size: int,
     seed: int,
-    environment: Environment | Agents | None = None,
+    environment: Episodes | None = None,
 ) -> PendingGeneration:
     """Begins `group_size` responses to each prompt. Without an environment a response is a single turn.
 

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from megatron_sspo.agent.agents import Agents
 from megatron_sspo.data.stream import PromptStream
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward
 from megatron_sspo.rollout.collect import PendingGeneration, gather_groups, score, start_generation
-from megatron_sspo.rollout.engine import RolloutEngine
+from megatron_sspo.rollout.engine import Episodes, RolloutEngine
 from megatron_sspo.rollout.open_engine import check_async_support, no_routes_message
 from megatron_sspo.run import Run
 from megatron_sspo.types import Prompt, RolloutGroup
@@ -42,7 +40,7 @@ class RolloutCycles:
         prompts: PromptStream,
         *,
         sync: Callable[[], None],
-        environment: Environment | Agents | None = None,
+        environment: Episodes | None = None,
     ) -> None:
         rollouts = run.rollouts
         check_async_support(rollouts, replicated=engine.replicated)

@@ -1,13 +1,15 @@
 """The interface of a rollout engine, which generates the responses."""
 
-from collections.abc import Generator, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
-from megatron_sspo.agent.agents import Agents
 from megatron_sspo.environment.protocol import Environment
-from megatron_sspo.types import Prompt, RolloutGroup, Sampling
+from megatron_sspo.errors import UserError
+from megatron_sspo.types import FinishReason, Prompt, RolloutGroup, Sampling
 
 
 class NeedsWeights(Exception):
@@ -15,6 +17,108 @@ class NeedsWeights(Exception):
 
     Tokens that were generated already are kept. Call `wait` again after `load_weights`.
     """
+
+
+class SchemaRejected(UserError):
+    """Raised by a sampler whose engine cannot follow a JSON schema."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampled:
+    """The tokens that the policy sampled in one turn."""
+
+    tokens: Sequence[int]
+    log_probs: Sequence[float]  # one for each token
+    finish_reason: FinishReason
+    spans: Sequence[tuple[int, int]]  # (policy version, number of consecutive tokens that it sampled)
+    routes: np.ndarray | None = None  # of the turn's prompt and tokens, as in `Rollout`
+
+
+class Sampler(Protocol):
+    """Samples the turns of one rollout, with the sampling parameters of the generation; each engine has its own."""
+
+    takes_schemas: bool
+    """Whether it samples JSON of a given schema."""
+
+    async def sample(
+        self, prompt: Sequence[int], *, max_tokens: int, stop: tuple[str, ...] = (), number: int = 0, schema: str = ""
+    ) -> Sampled:
+        """Samples one turn. Cancelling it cancels the request.
+
+        Args:
+            prompt: all tokens before the turn.
+            max_tokens: the largest number of tokens of the turn.
+            stop: further strings that end the turn.
+            number: the number of the turn in its episode, from 0.
+            schema: JSON schema that the turn must follow; "": any text.
+
+        Raises:
+            SchemaRejected: the engine cannot follow the schema.
+            UserError: the engine cannot generate; the run ends.
+        """
+        ...
+
+    async def split_reasoning(self, text: str) -> tuple[str, str] | None:
+        """Returns the content and the reasoning of an answer to an agent; None if the engine has no parser of them."""
+        ...
+
+    async def find_calls(
+        self, text: str, tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[str, list[tuple[str, str]]] | None:
+        """Returns an answer's content, and the name and the arguments (JSON) of its calls; None: see above."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """The text side of an engine's model."""
+
+    tokenizer: Any
+    end_tokens: Collection[int]  # the tokens that end a response
+    max_positions: int  # the largest number of tokens of a sequence
+    vocab_size: int
+
+
+class EpisodeRunner(Protocol):
+    """Runs episodes on one engine. One event loop makes all calls."""
+
+    has_time_limit: bool
+    """Whether episodes end by themselves, so that waiting for one is no sign of a hang."""
+
+    async def group(
+        self, prompt: Prompt, sampling: Sampling, samplers: Sequence[Sampler], *, policy_version: int
+    ) -> RolloutGroup:
+        """Runs an episode with each sampler, at the same time, and returns their rollouts.
+
+        Args:
+            sampling: the sampling parameters of the generation.
+            policy_version: the version of a rollout in which nothing was sampled.
+        """
+        ...
+
+
+class Episodes(Protocol):
+    """Makes rollouts of several turns: an environment, or an agent."""
+
+    stop: Sequence[str]
+    """Strings that end a turn, in addition to those of the sampling parameters."""
+
+    @property
+    def lockstep(self) -> Environment | None:
+        """The environment whose turns an engine may run in lockstep; None if turns are requested one by one."""
+        ...
+
+    def on(self, model: ModelText) -> EpisodeRunner:
+        """Returns what runs the episodes on an engine. Raises UserError if its chat template is not usable."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Returns metrics since the last call, by name."""
+        ...
+
+    def close(self) -> None:
+        """Releases processes and files."""
+        ...
 
 
 class Generation(Protocol):
@@ -49,7 +153,7 @@ class RolloutEngine(Protocol):
         *,
         group_size: int,
         seed: int,
-        environment: Environment | Agents | None = None,
+        environment: Episodes | None = None,
     ) -> Generation:
         """Begins `group_size` responses to each prompt.
 
@@ -58,7 +162,7 @@ class RolloutEngine(Protocol):
         observation that leaves no room for another token is not kept, and ends the rollout with finish reason
         "length". All episodes are closed at the end, even after an error.
 
-        Agents make requests of their own, which the engine answers: see `rollout/agents`.
+        Agents make requests of their own, which the engine answers: see `rollout/agents.py`.
 
         A replicated engine generates inside `wait`. Servers begin at once; if weights are loaded meanwhile, they
         continue with the new weights.

@@ -1,7 +1,6 @@
 """A lock, so that only one process at a time writes a run's folder."""
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
@@ -13,7 +12,6 @@ from megatron_sspo.errors import UserError, os_errors_as_user_errors
 
 LOGGER = logging.getLogger("megatron_sspo")
 LOCK = ".run.lock"  # in the locked folder
-_NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 _held: set[int] = set()  # file descriptors of this process's locks
 
@@ -63,10 +61,7 @@ class RunLock:
                     f"{self._folder} is in use by {self._what}, {holder}: wait until it ends, stop it, or choose "
                     f"another folder with {self._option}"
                 ) from None
-            except OSError as error:
-                if error.errno not in _NO_FLOCK:
-                    self.__exit__()
-                    raise
+            except OSError:
                 LOGGER.warning(
                     f"the file system of {self._folder} has no flock: do not start a second run in this folder"
                 )

@@ -1,21 +1,19 @@
 """The rows of metrics in a run's files, written as JSONL and sent to the trackers, and read again."""
 
-import io
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
-from megatron_sspo.files.reading import read_bytes
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.files.reading import open_file
 from megatron_sspo.files.writing import open_to_append, write_atomically
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
 
 METRICS, EVALUATIONS, ROLLOUTS = "metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl"
-_MAX_UPDATES = 10**15  # a larger number in a row is an error
 
 
 class MetricsWriter:
@@ -39,9 +37,8 @@ class MetricsWriter:
         """Appends a row, whose `update` is the trackers' step. The row is on disk when this returns.
 
         Raises:
-            UserError: the file cannot be written, or a value is no number.
+            UserError: the file cannot be written.
         """
-        row = _as_numbers(row)
         path = self.folder / file_name
         with os_errors_as_user_errors(path), open_to_append(path) as file:
             file.write(json.dumps(dict(row)) + "\n")
@@ -78,13 +75,23 @@ def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
     Raises:
         UserError: the file does not exist, or a line is not JSON or not a row.
     """
-    with os_errors_as_user_errors():
-        if not path.exists():
-            raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
-    lines = _read_lines(path)
-    if may_be_cut and lines and not lines[-1].endswith(b"\n"):
-        del lines[-1]
-    return [_parse_row(path, number, line) for number, line in enumerate(lines, start=1)]
+    if not path.exists():
+        raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
+    rows = []
+    with os_errors_as_user_errors(), open_file(path) as file:
+        lines = file.read().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        if may_be_cut and not line.endswith(b"\n"):
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number} is not JSON ({error}): fix or remove the line") from error
+        if not isinstance(row, dict) or "update" not in row or not is_update(row["update"]):
+            found = f"update {row['update']!r}" if isinstance(row, dict) and "update" in row else "no update"
+            raise UserError(f"{path}, line {number} has {found}: fix or remove the line")
+        rows.append(row)
+    return rows
 
 
 def check_rows(path: Path, update: int) -> None:
@@ -102,15 +109,8 @@ def check_rows(path: Path, update: int) -> None:
 
 
 def read_complete_rows(path: Path) -> list[dict[str, float]]:
-    """Returns the rows of a metrics file without an incomplete last line; no rows if the file does not exist.
-
-    Raises:
-        UserError: a line is not JSON, or not a row.
-    """
-    if not path.exists():
-        return []
-    lines = [line for line in _read_lines(path) if line.endswith(b"\n")]
-    return [_parse_row(path, number, line) for number, line in enumerate(lines, start=1)]
+    """Returns the rows of a metrics file without an incomplete last line; no rows if the file does not exist."""
+    return read(path, may_be_cut=True) if path.exists() else []
 
 
 def truncate_after(path: Path, update: int) -> None:
@@ -133,37 +133,6 @@ def truncate_after(path: Path, update: int) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
-def _read_lines(path: Path) -> list[bytes]:
-    """Returns the lines as bytes with their ends, so that the parser can name a line that is not UTF-8."""
-    return list(io.BytesIO(read_bytes(path, remedy="restore the file")))
-
-
-def _parse_row(path: Path, number: int, line: bytes) -> dict[str, float]:
-    where = f"{path}, line {number}"
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not UTF-8 text: fix or remove the line") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error}): fix or remove the line") from error
-    if not isinstance(row, dict) or "update" not in row:
-        raise UserError(f"{where} has no update: fix or remove the line")
-    if not is_update(row["update"]):
-        raise UserError(f"{where} has update {short_repr(row['update'])}: fix or remove the line")
-    return row
-
-
 def is_update(value: Any) -> bool:
     """Returns whether a value can be the `update` of a row."""
-    return isinstance(value, (int, float)) and 0 <= value < _MAX_UPDATES
-
-
-def _as_numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """Returns a row with Python's own numbers: the metrics of a plug-in may be NumPy's or torch's."""
-    found: dict[str, float] = {}
-    for name, value in row.items():
-        try:
-            found[name] = value if isinstance(value, (int, float)) else float(value)
-        except (TypeError, ValueError, RuntimeError):
-            raise UserError(f"the metric {name!r} is {short_repr(value)}: let `metrics` return numbers") from None
-    return found
+    return isinstance(value, (int, float)) and 0 <= value < 1e15

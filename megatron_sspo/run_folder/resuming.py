@@ -1,6 +1,6 @@
 """Checks before a run is resumed: its checkpoint, its metrics, and how its configuration has changed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,10 @@ from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import Manifest, check_content, check_sizes, read_manifest
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.processes import agree, local
 from megatron_sspo.processes.console import pluralize
 from megatron_sspo.run import Parallel, Run, check_reference, reason_for_reference
 from megatron_sspo.run_folder import metrics_files
-from megatron_sspo.types import Batch, rollouts_of
 from megatron_sspo.weights.family import architecture
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.random import INITIAL_MODEL
@@ -56,11 +54,6 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     if not local.is_launched():
         check_content(checkpoint, manifest)
     state, extra = read_checkpoint(checkpoint, LOOP_STATE)
-    if checkpoint.name != f"update-{state.update:06d}":
-        raise UserError(
-            f"the checkpoint {checkpoint} is of update {state.update}: rename the folder to its former name, or delete "
-            "it to resume from an older one"
-        )
     if state.update > run.num_updates:
         raise UserError(
             f"num_updates is {run.num_updates}, but {folder} was already trained for {state.update} updates: raise "
@@ -68,7 +61,6 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
         )
     if state.is_warm_started:  # by an earlier attempt, perhaps with a configuration that had the warm start still
         check_reference(run)
-    _check_batches(run, state.batches, checkpoint)
     _check_reference_weights(run, extra.get(INITIAL_WEIGHTS), folder)
     _check_model(run, manifest, checkpoint)
     _check_architecture(Path(run.model.path), checkpoint)
@@ -127,31 +119,9 @@ def changes_of_resumed(before: Mapping[str, Any], now: Mapping[str, Any], *, bat
 
 
 def _layout(run: Mapping[str, Any]) -> Parallel:
-    """Returns the layout of a configuration in JSON. A field that is missing there is newer, and has its default.
-
-    Raises:
-        UserError: a field has another type.
-    """
+    """Returns the layout of a configuration in JSON. A field that is missing there is newer, and has its default."""
     saved = run.get("parallel", {})
-    try:
-        found = Parallel(**{field.name: saved[field.name] for field in fields(Parallel) if field.name in saved})
-        found.describe()  # raises for sizes that are no numbers
-    except TypeError as error:
-        raise UserError(
-            f"the layout that the checkpoint was written in cannot be read ({error}): resume from an older checkpoint"
-        ) from error
-    return found
-
-
-def _check_batches(run: Run, batches: Sequence[Batch], checkpoint: Path) -> None:
-    """Checks that the batches that are left of a cycle have what the objective needs and cannot be computed later."""
-    rollouts = [rollout for batch in batches for rollout in rollouts_of(batch)]
-    if "old_entropy" in needs_of(run.objective) and any(rollout.old_entropy is None for rollout in rollouts):
-        raise UserError(
-            f"objective needs old_entropy, and {checkpoint} has {pluralize(len(batches), 'batch', 'es')} without it, "
-            "of a cycle that was begun for another objective: resume with that one until the cycle ends (num_updates), "
-            "or from a checkpoint at the end of a cycle"
-        )
+    return Parallel(**{field.name: saved[field.name] for field in fields(Parallel) if field.name in saved})
 
 
 def _check_reference_weights(run: Run, initial: str | None, folder: Path) -> None:
@@ -192,16 +162,11 @@ def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:
     """Checks that the optimizer is of the same kind, and that its state can be resharded if the layout has changed."""
     before = _layout(manifest.run)
     was_on, is_on = (ddp.get("use_distributed_optimizer", True) for ddp in (manifest.run.get("ddp", {}), run.ddp))
-    if was_on != is_on:
+    if was_on != is_on or (before != run.parallel and not is_on):
         raise UserError(
-            f"ddp.use_distributed_optimizer is {is_on}, and was {was_on} in the checkpoint {checkpoint}, and the state "
-            "of one optimizer is not that of the other: resume with the value of the checkpoint"
-        )
-    if before != run.parallel and not is_on:
-        raise UserError(
-            f"the layout is {run.parallel.describe()}, and was {before.describe()} in the checkpoint {checkpoint}, "
-            "but ddp.use_distributed_optimizer is off, and the state of that optimizer is not resharded: resume in "
-            "the layout of the checkpoint"
+            f"ddp.use_distributed_optimizer is {is_on} and the layout {run.parallel.describe()}, and they were "
+            f"{was_on} and {before.describe()} in the checkpoint {checkpoint}; only the state of the distributed "
+            "optimizer is resharded: resume with the values of the checkpoint"
         )
 
 

@@ -1,11 +1,9 @@
 """MLflow, at MLFLOW_TRACKING_URI; a step that is repeated after a kill is there twice."""
 
 import re
-from collections.abc import Mapping
 
 import mlflow
 
-from megatron_sspo.files.reading import read_text
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.trackers.open import About, Tracker
 
@@ -17,13 +15,13 @@ class _MLflow:
         path = about.folder / "mlflow_id"
         mlflow.set_experiment(experiment)
         if path.exists():
-            mlflow.start_run(run_id=read_text(path, remedy="remove it, and MLflow begins a new run"))
+            mlflow.start_run(run_id=path.read_text(encoding="utf-8"))
         else:
             run = mlflow.start_run(run_name=about.name)
             mlflow.log_dict(dict(about.config), "config.json")
             write_atomically(path, run.info.run_id)
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: dict[str, float], *, step: int) -> None:
         mlflow.log_metrics({_name(key): value for key, value in values.items()}, step=step, synchronous=False)
 
     def finish(self) -> None:

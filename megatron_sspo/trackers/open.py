@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from megatron_sspo.config.resolve import call_with_options, check_options, resolve
 from megatron_sspo.errors import UserError, first_line
-from megatron_sspo.files.reading import read_text
 from megatron_sspo.files.writing import write_atomically
 
 _log = logging.getLogger(__name__)
@@ -41,16 +40,16 @@ class About:
         path = self.folder / f"{tracker}_id"
         if not path.exists():
             write_atomically(path, secrets.token_hex(8))
-        return read_text(path, remedy="remove it, and the tracker begins a new run")
+        return path.read_text(encoding="utf-8")
 
 
 class Tracker(Protocol):
-    """A tracker that has been started."""
+    """A tracker that has been started, such as the run of a library."""
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: dict[str, float], *, step: int) -> Any:
         """Sends the values of a step."""
 
-    def finish(self) -> None:
+    def finish(self) -> Any:
         """Ends the tracker's run."""
 
 
@@ -75,14 +74,14 @@ class Trackers:
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Sends the values of a step to every tracker."""
         for name, tracker in [*self._open.items()]:
-            self._call(name, f"from update {step} on", lambda tracker=tracker: tracker.log(values, step))
+            self._call(name, f"from update {step} on", lambda tracker=tracker: tracker.log(dict(values), step=step))
 
     def finish(self) -> None:
         """Ends the run in every tracker."""
         for name, tracker in [*self._open.items()]:
             self._call(name, "at the end", tracker.finish)
 
-    def _call(self, name: str, when: str, action: Callable[[], None]) -> None:
+    def _call(self, name: str, when: str, action: Callable[[], Any]) -> None:
         try:
             action()
         except (Exception, SystemExit) as error:

@@ -5,11 +5,9 @@ from typing import Any
 import swanlab
 
 from megatron_sspo.trackers.open import About, Tracker
-from megatron_sspo.trackers.run_of_a_library import RunOfALibrary
 
 
 def tracker(about: About, *, project: str) -> Tracker:
     """Starts the run in a project, or continues it."""
     where: dict[str, Any] = {"log_dir": str(about.folder / "swanlog"), "id": about.id_of("swanlab")}
-    found = swanlab.init(project=project, name=about.name, config=dict(about.config), resume="allow", **where)
-    return RunOfALibrary(found)
+    return swanlab.init(project=project, name=about.name, config=dict(about.config), resume="allow", **where)

@@ -1,7 +1,5 @@
 """TensorBoard: event files in the run's folder."""
 
-from collections.abc import Mapping
-
 from torch.utils.tensorboard import SummaryWriter
 
 from megatron_sspo.trackers.open import About, Tracker
@@ -11,7 +9,7 @@ class _TensorBoard:
     def __init__(self, about: About) -> None:
         self._writer = SummaryWriter(str(about.folder / "tensorboard"), purge_step=about.first_step)
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: dict[str, float], *, step: int) -> None:
         for key, value in values.items():
             self._writer.add_scalar(key, value, step)
         self._writer.flush()

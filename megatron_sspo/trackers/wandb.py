@@ -5,10 +5,9 @@ from typing import Any
 import wandb
 
 from megatron_sspo.trackers.open import About, Tracker
-from megatron_sspo.trackers.run_of_a_library import RunOfALibrary
 
 
 def tracker(about: About, *, project: str) -> Tracker:
     """Starts the run in a project, or continues it."""
     where: dict[str, Any] = {"dir": str(about.folder), "id": about.id_of("wandb"), "resume": "allow"}
-    return RunOfALibrary(wandb.init(project=project, name=about.name, config=dict(about.config), **where))
+    return wandb.init(project=project, name=about.name, config=dict(about.config), **where)

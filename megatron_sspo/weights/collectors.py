@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from megatron_sspo.weights.pieces import Piece
 
@@ -11,15 +10,11 @@ MAX_COLLECTORS = 8
 memory of every GPU in it."""
 
 
-@dataclass(frozen=True)
-class Lot:
-    """Some rows that one rank, the collector, puts together at once: the pieces of each row."""
-
-    collector: int
-    rows: tuple[tuple[Piece, ...], ...]
+Row = Sequence[Piece]
+"""The pieces of a row of the weight table."""
 
 
-def assign(pieces: Sequence[Sequence[Piece]], *, max_collectors: int) -> dict[int, list[Sequence[Piece]]]:
+def assign(pieces: Sequence[Row], *, max_collectors: int) -> dict[int, list[Row]]:
     """Returns collector -> its rows, every row once, in the table's order.
 
     The ranks that own the first shard of any row are one for each pipeline stage and expert-parallel rank. If there are
@@ -33,42 +28,35 @@ def assign(pieces: Sequence[Sequence[Piece]], *, max_collectors: int) -> dict[in
     width = -(-len(homes) // max_collectors)
     collector_of = {home: homes[number - number % width] for number, home in enumerate(homes)}
     collectors = set(collector_of.values())
+    candidates = [
+        sorted(collectors & {rank for piece in row for rank in piece.holders}) or [collector_of[row[0].owner]]
+        for row in pieces
+    ]
     chosen: dict[int, int] = {}
-    filled = dict.fromkeys(collectors, 0)
-
-    def choose(number: int, candidates: Sequence[int]) -> None:
-        chosen[number] = min(candidates, key=lambda rank: (filled[rank], rank))
+    filled = dict.fromkeys(sorted(collectors), 0)
+    for number in sorted(range(len(pieces)), key=lambda n: (len(candidates[n]) > 1, -row_size(pieces[n]))):
+        chosen[number] = min(candidates[number], key=lambda rank: (filled[rank], rank))
         filled[chosen[number]] += row_size(pieces[number])
-
-    free: dict[int, list[int]] = {}
-    for number, row in enumerate(pieces):
-        candidates = sorted(collectors & {rank for piece in row for rank in piece.holders})
-        if len(candidates) > 1:
-            free[number] = candidates
-        else:
-            choose(number, candidates or [collector_of[row[0].owner]])
-    for number in sorted(free, key=lambda number: -row_size(pieces[number])):
-        choose(number, free[number])
-    assigned: dict[int, list[Sequence[Piece]]] = {rank: [] for rank in sorted(collectors)}
-    for number, row in enumerate(pieces):
-        assigned[chosen[number]].append(row)
-    return assigned
+    return {rank: [row for number, row in enumerate(pieces) if chosen[number] == rank] for rank in filled}
 
 
-def lots(assigned: Mapping[int, Sequence[Sequence[Piece]]], *, elements: int) -> list[Lot]:
-    """Returns the rows in lots of at least `elements`, except for the last of a collector; collectors take turns.
+def send_rounds(assigned: Mapping[int, Sequence[Row]], *, elements: int) -> list[tuple[int, list[Row]]]:
+    """Returns (collector, some rows that it puts together at once); collectors take turns.
 
-    Every rank walks this list in order and does its part of each lot, so that ranks cannot deadlock.
+    Rows come in lists of at least `elements`, except for the last of a collector. Every rank walks this list in order
+    and does its part of each round, so that ranks cannot deadlock.
     """
-    found: list[tuple[int, Lot]] = []
-    for collector, rows in assigned.items():
-        found += [(turn, Lot(collector, tuple(map(tuple, some)))) for turn, some in enumerate(split(rows, elements))]
-    return [lot for _, lot in sorted(found, key=lambda pair: (pair[0], pair[1].collector))]
+    rounds = [
+        (turn, collector, some)
+        for collector, rows in assigned.items()
+        for turn, some in enumerate(split(rows, elements))
+    ]
+    return [(collector, some) for _, collector, some in sorted(rounds, key=lambda each: each[:2])]
 
 
-def split(rows: Sequence[Sequence[Piece]], elements: int) -> list[list[Sequence[Piece]]]:
+def split(rows: Sequence[Row], elements: int) -> list[list[Row]]:
     """Returns the rows in lists of at least `elements`, except for the last."""
-    found: list[list[Sequence[Piece]]] = []
+    found: list[list[Row]] = []
     filled = elements
     for row in rows:
         if filled >= elements:
@@ -84,6 +72,6 @@ def source(piece: Piece, collector: int) -> int:
     return min(piece.holders, key=lambda rank: (abs(rank - collector), rank))
 
 
-def row_size(row: Sequence[Piece]) -> int:
+def row_size(row: Row) -> int:
     """Returns the number of elements of a row as Hugging Face has it."""
     return sum(math.prod(shape) for shape in row[0].row.hf_shapes)

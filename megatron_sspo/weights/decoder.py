@@ -5,7 +5,7 @@ The order is that of `Family`: checks of config.json, Megatron's arguments, rows
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -13,7 +13,7 @@ from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.weights.family import DEQUANTIZE, EXPERTS, Config, ExpertNames, flag, number, require, size
 from megatron_sspo.weights.table import Group, ParameterMap, gate_up, qkv, replicated, row_parallel, vocab
 
-Allowed = Mapping[str, Sequence[Any]]  # field -> the values that it may have if it is present
+Allowed = Mapping[str, Sequence[Any] | None]  # field -> the values that it may have if it is present; None: any
 
 _PLAIN: Allowed = {
     "hidden_act": ("silu",),
@@ -22,6 +22,7 @@ _PLAIN: Allowed = {
     "attention_chunk_size": (None,),
     "is_causal": (True,),
     "partial_rotary_factor": (1, None),
+    "sliding_window": (None,),  # Transformers' key-value cache heeds it in every family
     "per_layer_config": (None, {}),
     "return_dict": (True,),
     "auto_map": (None, {}),  # code in the model's folder, which is neither run nor copied
@@ -29,13 +30,11 @@ _PLAIN: Allowed = {
     # and the fields of such an object in place of all
     **dict.fromkeys(("text_config", "decoder", "text_encoder", "generator"), (None,)),
 }
-_PLAIN_ROPE: Allowed = {"rope_type": ("default",)}
+_PLAIN_ROPE: Allowed = {"rope_type": ("default",), "partial_rotary_factor": (1, None)}
 _ROPE_THETA, _EPSILON = 10_000.0, 1e-6  # Transformers' defaults in most families
-# Limits far above every model, at which the weight table is still built in seconds.
-_MAX_LAYERS, _MAX_EXPERTS = 10_000, 200_000
-# Transformers' defaults in the Qwen families, and its names for attention to all earlier tokens, the older one second
-_WINDOW, _FIRST_LAYER_WITH_WINDOW = 4096, 28
-_FULL_ATTENTION = ("full_attention", "attention")
+_FULL_ATTENTION = ("full_attention", "attention")  # to all earlier tokens, as newer and older files name it
+SWITCHED_WINDOW: Allowed = {"use_sliding_window": (False, None), "sliding_window": None}
+"""A window that is read only if it is switched on, as in the Qwen families."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +57,12 @@ class Attention:
 _PLAIN_ATTENTION = Attention()
 
 
-def require_decoder(
-    config: Config,
-    also: Allowed | None = None,
-    *,
-    rope_parameters: Allowed = _PLAIN_ROPE,
-    windows: Literal["by layer", "in all layers"] | None = None,
-) -> None:
-    """Refuses settings that Megatron would compute differently: in common fields, in the fields of `also`, and in RoPE.
+def check(config: Config, also: Allowed | None = None, *, rope_parameters: Allowed | None = None) -> None:
+    """Refuses settings that Megatron would compute differently.
 
     Args:
-        windows: which layers have the window `sliding_window` if `use_sliding_window` is true: those that `layer_types`
-            names, or else those from `max_window_layers` on; or all. None: the family does not have these fields, but
-            Transformers' key-value cache heeds `sliding_window` in every family, and `layer_types`.
+        also: further fields of config.json, or other values of those that every family has.
+        rope_parameters: the same for parameters of the rotary embedding.
 
     Raises:
         UserError: a setting is refused; the message names the field and its value.
@@ -80,47 +72,13 @@ def require_decoder(
             f"config.json has quantization_config {short_repr(quantization)}, which is not supported: {DEQUANTIZE}"
         )
     require(config, {**_PLAIN, **(also or {})})
-    _require_layer_types(config)
-    if windows is None:
-        require(config, {"sliding_window": (None,)})
-    elif windows == "in all layers" or config.get("layer_types") is None:
-        _require_no_window(config, by_layer=windows == "by layer")
-    found = rope(config)
-    by_layer = [name for name, value in found.items() if isinstance(value, Mapping)]
-    if by_layer:
-        raise UserError(f"config.json has rope_parameters for each of {', '.join(by_layer)}, which is not supported")
-    require(found, {"partial_rotary_factor": (1, None), **rope_parameters})
-
-
-def _require_layer_types(config: Config) -> None:
-    num_layers, kinds = size(config, "num_hidden_layers"), config.get("layer_types")
-    if kinds is None:
-        return
-    if not isinstance(kinds, list) or len(kinds) != num_layers:
+    kinds = config.get("layer_types")
+    if kinds is not None and any(kind not in _FULL_ATTENTION for kind in kinds):
         raise UserError(
-            f"config.json has layer_types {short_repr(kinds)}; it must list the kinds of attention of the "
-            f"{num_layers:,} layers"
+            f"config.json has layer_types {short_repr(sorted(set(kinds)))} (sliding_window "
+            f"{short_repr(config.get('sliding_window'))}), which is not supported: all must be 'full_attention'"
         )
-    for layer, kind in enumerate(kinds):
-        if kind not in _FULL_ATTENTION:
-            raise UserError(
-                f"config.json has layer_types with {short_repr(kind)} in layer {layer:,} (sliding_window "
-                f"{short_repr(config.get('sliding_window'))}), which is not supported: it must be 'full_attention'"
-            )
-
-
-def _require_no_window(config: Config, *, by_layer: bool) -> None:
-    if not flag(config, "use_sliding_window") or config.get("sliding_window", _WINDOW) is None:
-        return
-    window, num_layers = size(config, "sliding_window", default=_WINDOW), size(config, "num_hidden_layers")
-    first = config.get("max_window_layers", _FIRST_LAYER_WITH_WINDOW) if by_layer else 0
-    if not isinstance(first, int) or isinstance(first, bool) or first < 0:
-        raise UserError(f"config.json has max_window_layers {short_repr(first)}; it must be a number of layers")
-    if first < num_layers:
-        raise UserError(
-            f"config.json has use_sliding_window True with a sliding window of {window:,} in layer {first:,} and later "
-            "ones, which is not supported: every layer must attend to all earlier tokens"
-        )
+    require(rope(config), {**_PLAIN_ROPE, **(rope_parameters or {})})
 
 
 def rope(config: Config, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
@@ -129,32 +87,23 @@ def rope(config: Config, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
     Older files have `rope_theta` beside a `rope_scaling` in which the type may be called `type`.
     """
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    written = config.get(name) or {}
-    if not isinstance(written, Mapping):
-        raise UserError(f"config.json has {name} {short_repr(written)}; it must be an object")
-    found = dict(written)
+    found = dict(config.get(name) or {})
+    if any(isinstance(value, Mapping) for value in found.values()):
+        raise UserError(f"config.json has {name} for each of {', '.join(found)}, which is not supported")
     rope_type = found.pop("type", "default")
-    # `require_decoder` refuses parameters that are given per kind of layer
-    if not any(isinstance(value, Mapping) for value in found.values()):
-        found["rope_theta"] = number({**config, **found}, "rope_theta", default_theta)
-    return {"rope_type": rope_type, **found}
+    return {"rope_type": rope_type, **found, "rope_theta": number({**config, **found}, "rope_theta", default_theta)}
 
 
 # ------------------------------------------------------------------ arguments
 
 
-def decoder_fields(
+def transformer_fields(
     config: Config, *, attention: Attention = _PLAIN_ATTENTION, default_epsilon: float = _EPSILON
 ) -> dict[str, Any]:
     """Returns arguments of TransformerConfig."""
     num_heads, num_groups, head_dim = _attention_sizes(config, attention)
-    num_layers = size(config, "num_hidden_layers")
-    if num_layers > _MAX_LAYERS:
-        raise UserError(
-            f"config.json has num_hidden_layers {num_layers:,}, which is not supported: {_MAX_LAYERS:,} at most"
-        )
     return {
-        "num_layers": num_layers,
+        "num_layers": size(config, "num_hidden_layers"),
         "hidden_size": size(config, "hidden_size"),
         "ffn_hidden_size": size(config, "intermediate_size"),
         "num_attention_heads": num_heads,
@@ -172,25 +121,21 @@ def decoder_fields(
     }
 
 
-def expert_fields(config: Config, *, width_field: str, pre_softmax: bool) -> dict[str, Any]:
+def expert_fields(config: Config, names: ExpertNames, *, pre_softmax: bool) -> dict[str, Any]:
     """Returns further arguments of TransformerConfig for experts in every layer, chosen by a softmax.
 
     Args:
-        width_field: the field of config.json with the intermediate size of an expert.
         pre_softmax: whether the softmax is over all experts, instead of over the logits of the chosen ones.
     """
-    num_experts, chosen = _num_experts(config), size(config, "num_experts_per_tok")
-    num_layers = size(config, "num_hidden_layers")
-    if chosen > num_experts:
-        raise UserError(f"config.json has num_experts_per_tok {chosen:,}, more than its {num_experts:,} experts")
-    if num_experts * num_layers > _MAX_EXPERTS:
+    chosen = size(config, "num_experts_per_tok")
+    if chosen == 1 and not pre_softmax:
         raise UserError(
-            f"config.json has {num_experts:,} experts in each of {num_layers:,} layers, which is not "
-            f"supported: {_MAX_EXPERTS:,} in all at most"
+            "config.json has num_experts_per_tok 1, which is not supported: every expert's weight would be 1, and the "
+            "router would get no gradient"
         )
     return {
-        "num_moe_experts": num_experts,
-        "moe_ffn_hidden_size": size(config, width_field),
+        "num_moe_experts": size(config, *EXPERTS),
+        "moe_ffn_hidden_size": size(config, names.width),
         "moe_layer_freq": 1,
         "moe_router_topk": chosen,
         "moe_router_score_function": "softmax",
@@ -198,7 +143,7 @@ def expert_fields(config: Config, *, width_field: str, pre_softmax: bool) -> dic
     }
 
 
-def embedding_fields(config: Config, *, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
+def model_fields(config: Config, *, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
     """Returns arguments of GPTModel: the vocabulary and the rotary embedding."""
     return {
         "vocab_size": size(config, "vocab_size"),
@@ -212,49 +157,32 @@ def embedding_fields(config: Config, *, default_theta: float = _ROPE_THETA) -> d
 # ------------------------------------------------------------------ rows
 
 
-def dense_rows(
-    config: Config, padded_vocab_size: int, *, attention: Attention = _PLAIN_ATTENTION
-) -> list[ParameterMap]:
-    """Returns the rows of a model of dense layers."""
-
-    def layer_rows(config: Config, layer: int) -> list[ParameterMap]:
-        return [*attention_rows(config, layer, attention), *mlp_rows(config, layer)]
-
-    return decoder_rows(config, padded_vocab_size, layer_rows)
-
-
-def moe_rows(
+def rows(
     config: Config,
     padded_vocab_size: int,
     *,
-    names: ExpertNames,
-    width_field: str,
     attention: Attention = _PLAIN_ATTENTION,
+    experts: ExpertNames | None = None,
 ) -> list[ParameterMap]:
-    """Returns the rows of a model whose layers are all mixtures of experts; arguments: see `expert_rows`."""
+    """Returns the rows of a model whose layers all have experts, or none."""
 
-    def layer_rows(config: Config, layer: int) -> list[ParameterMap]:
-        return [*attention_rows(config, layer, attention), *expert_rows(config, layer, names, width_field)]
+    def layer_rows(layer: int) -> list[ParameterMap]:
+        mlp = mlp_rows(config, layer) if experts is None else expert_rows(config, layer, experts)
+        return [*attention_rows(config, layer, attention), *mlp]
 
-    return decoder_rows(config, padded_vocab_size, layer_rows)
+    return model_rows(config, padded_vocab_size, layer_rows)
 
 
-def decoder_rows(
-    config: Config, padded_vocab_size: int, layer_rows: Callable[[Config, int], list[ParameterMap]]
+def model_rows(
+    config: Config, padded_vocab_size: int, layer_rows: Callable[[int], list[ParameterMap]]
 ) -> list[ParameterMap]:
-    """Returns the rows of a model: embedding, `layer_rows(config, layer)` per layer, norm, output layer if untied."""
+    """Returns the rows of a model: embedding, the rows of each layer, norm, output layer if untied."""
     shape = (size(config, "vocab_size"), size(config, "hidden_size"))
     tied = flag(config, "tie_word_embeddings")
-    embedding = vocab(
-        "embedding.word_embeddings.weight",
-        "model.embed_tokens.weight",
-        shape,
-        padded_vocab_size,
-        copies=("lm_head.weight",) if tied else (),
-    )
+    copies = ("lm_head.weight",) if tied else ()
     return [
-        embedding,
-        *(row for layer in range(size(config, "num_hidden_layers")) for row in layer_rows(config, layer)),
+        vocab("embedding.word_embeddings.weight", "model.embed_tokens.weight", shape, padded_vocab_size, copies),
+        *(row for layer in range(size(config, "num_hidden_layers")) for row in layer_rows(layer)),
         replicated("decoder.final_layernorm.weight", "model.norm.weight", shape[1:]),
         *([] if tied else [vocab("output_layer.weight", "lm_head.weight", shape, padded_vocab_size)]),
     ]
@@ -302,20 +230,16 @@ def mlp_rows(config: Config, layer: int) -> list[ParameterMap]:
     return _gated_rows(config, f"decoder.layers.{layer}.mlp", names, "intermediate_size", "tensor")
 
 
-def expert_rows(config: Config, layer: int, names: ExpertNames, width_field: str) -> list[ParameterMap]:
-    """Returns the rows of one layer's router and experts.
-
-    Args:
-        width_field: the field of config.json with the intermediate size of an expert.
-    """
+def expert_rows(config: Config, layer: int, names: ExpertNames) -> list[ParameterMap]:
+    """Returns the rows of one layer's router and experts."""
     megatron, hf = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}"
-    num_experts = _num_experts(config)
+    num_experts = size(config, *EXPERTS)
     shape = (num_experts, size(config, "hidden_size"))
-    rows = [replicated(f"{megatron}.router.weight", f"{hf}.{names.router}.weight", shape)]
+    found = [replicated(f"{megatron}.router.weight", f"{hf}.{names.router}.weight", shape)]
     for e in range(num_experts):
         modules = tuple(f"{hf}.{module.format(e=e)}.weight" for module in (names.gate, names.up, names.down))
-        rows += _gated_rows(config, f"{megatron}.experts.{e}", modules, width_field, "expert_tensor")
-    return rows
+        found += _gated_rows(config, f"{megatron}.experts.{e}", modules, names.width, "expert_tensor")
+    return found
 
 
 def _gated_rows(config: Config, megatron: str, hf: Sequence[str], width_field: str, group: Group) -> list[ParameterMap]:
@@ -337,21 +261,5 @@ def _attention_sizes(config: Config, attention: Attention) -> tuple[int, int, in
     # a field that is null means as many as query heads in every family
     absent = attention.default_groups if "num_key_value_heads" not in config else None
     num_groups = size(config, "num_key_value_heads", default=absent or num_heads)
-    if num_heads % num_groups:
-        raise UserError(
-            f"config.json has num_attention_heads {num_heads}, not a multiple of num_key_value_heads {num_groups}"
-        )
-    hidden = size(config, "hidden_size")
-    default = attention.default_head_dim
-    if config.get("head_dim") is None and default is None and hidden % num_heads:
-        raise UserError(
-            f"config.json has hidden_size {hidden}, not a multiple of num_attention_heads {num_heads}, and no head_dim"
-        )
-    head_dim = size(config, "head_dim", default=default or hidden // num_heads)
-    if head_dim % 2:
-        raise UserError(f"config.json has a head_dim of {head_dim}; rotary embeddings need an even number")
-    return num_heads, num_groups, head_dim
-
-
-def _num_experts(config: Config) -> int:
-    return size(config, *EXPERTS)
+    default = attention.default_head_dim or size(config, "hidden_size") // num_heads
+    return num_heads, num_groups, size(config, "head_dim", default=default)

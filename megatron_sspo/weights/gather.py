@@ -1,7 +1,7 @@
 """Gathers shards of many ranks into whole tensors under Hugging Face names. A collective."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from megatron_sspo.processes.hang import mark_progress
-from megatron_sspo.weights.collectors import MAX_COLLECTORS, Lot, assign, lots, row_size, source, split
-from megatron_sspo.weights.pieces import Piece, Shard, holders_of, pieces_of
+from megatron_sspo.weights.collectors import MAX_COLLECTORS, Row, assign, row_size, send_rounds, source, split
+from megatron_sspo.weights.pieces import Piece, Shard, ShardHolders, holders_of, pieces_of
 from megatron_sspo.weights.table import ParameterMap
 
 NamedTensor = tuple[str, torch.Tensor]
@@ -58,16 +58,19 @@ class GatherPlan:
         rows: the weight table, in the order in which tensors are yielded.
         parameters: logical name -> this rank's shard.
         shards: logical name -> (number, count) of that shard.
-
-    Raises:
-        UserError: a parameter has no row, or a shard of a row is on no rank.
+        holders: returns the ranks that hold each shard, from this rank's shards.
     """
 
     def __init__(
-        self, rows: Sequence[ParameterMap], parameters: Mapping[str, torch.Tensor], shards: Mapping[str, Shard]
+        self,
+        rows: Sequence[ParameterMap],
+        parameters: Mapping[str, torch.Tensor],
+        shards: Mapping[str, Shard],
+        *,
+        holders: Callable[[Mapping[str, Shard]], ShardHolders] = holders_of,
     ) -> None:
         self.parameters = parameters
-        self._pieces = pieces_of(rows, holders_of(shards))
+        self._pieces = pieces_of(rows, holders(shards))
 
     @property
     def num_bytes(self) -> int:
@@ -86,7 +89,7 @@ class GatherPlan:
             mark_progress()
             yield from self._broadcast(bucket)
 
-    def _broadcast(self, bucket: Sequence[Sequence[Piece]]) -> Iterator[NamedTensor]:
+    def _broadcast(self, bucket: Sequence[Row]) -> Iterator[NamedTensor]:
         received: dict[tuple[str, Shard], torch.Tensor] = {}
         pieces = sorted((p for row in bucket for p in row), key=lambda p: p.owner)
         for owner, group in groupby(pieces, key=lambda p: p.owner):
@@ -103,8 +106,8 @@ class GatherPlan:
 
         A collective: every rank has to consume the whole stream.
         """
-        for lot in lots({0: self._pieces}, elements=self._elements(bucket_bytes)):
-            yield from self._collect(lot) or ()
+        for _, rows in send_rounds({0: self._pieces}, elements=self._elements(bucket_bytes)):
+            yield from self._collect(0, rows) or ()
 
     def collectors(self, *, max_collectors: int = MAX_COLLECTORS) -> list[int]:
         """Returns the ranks that `parts` has, in order."""
@@ -119,22 +122,25 @@ class GatherPlan:
             bucket_bytes: the minimum size of a part, except for the last one of a rank.
             max_collectors: the largest number of ranks that put weights together.
         """
-        for lot in lots(assign(self._pieces, max_collectors=max_collectors), elements=self._elements(bucket_bytes)):
-            rows = [pieces[0].row for pieces in lot.rows]
-            sizes = [pair for row in rows for pair in zip(row.hf, row.hf_shapes, strict=True)]
-            entries = [Entry(name, shape, self._sample.dtype) for name, shape in sizes]
-            yield Part(lot.collector, entries, self._collect(lot))
+        assigned = assign(self._pieces, max_collectors=max_collectors)
+        for collector, rows in send_rounds(assigned, elements=self._elements(bucket_bytes)):
+            entries = [
+                Entry(name, shape, self._sample.dtype)
+                for row in rows
+                for name, shape in zip(row[0].row.hf, row[0].row.hf_shapes, strict=True)
+            ]
+            yield Part(collector, entries, self._collect(collector, rows))
 
-    def _collect(self, lot: Lot) -> list[NamedTensor] | None:
-        """Sends this rank's pieces of a lot to its collector, which returns the whole tensors."""
+    def _collect(self, collector: int, rows: Sequence[Row]) -> list[NamedTensor] | None:
+        """Sends this rank's pieces of some rows to their collector, which returns the whole tensors."""
         by_source: dict[int, list[Piece]] = {}
-        for piece in (piece for row in lot.rows for piece in row):
-            by_source.setdefault(source(piece, lot.collector), []).append(piece)
+        for piece in (piece for row in rows for piece in row):
+            by_source.setdefault(source(piece, collector), []).append(piece)
         mark_progress()
         rank = dist.get_rank()
-        if rank != lot.collector:
+        if rank != collector:
             if rank in by_source:
-                dist.send(self._packed(by_source[rank]), dst=lot.collector)
+                dist.send(self._packed(by_source[rank]), dst=collector)
             return None
         own = {(p.row.name, p.shard): self.parameters[p.row.name].detach() for p in by_source.pop(rank, [])}
         flats = {other: self._empty(pieces) for other, pieces in by_source.items()}
@@ -143,7 +149,7 @@ class GatherPlan:
             work.wait()
         for other, flat in flats.items():
             own |= _unpacked(flat, by_source[other])
-        return list(_whole(lot.rows, own))
+        return list(_whole(rows, own))
 
     # ------------------------------------------------------------------ messages
 
@@ -170,6 +176,6 @@ def _unpacked(flat: torch.Tensor, pieces: Sequence[Piece]) -> dict[tuple[str, Sh
     }
 
 
-def _whole(rows: Sequence[Sequence[Piece]], pieces: Mapping[tuple[str, Shard], torch.Tensor]) -> Iterator[NamedTensor]:
+def _whole(rows: Sequence[Row], pieces: Mapping[tuple[str, Shard], torch.Tensor]) -> Iterator[NamedTensor]:
     for row in rows:
         yield from row[0].row.to_hf([pieces[piece.row.name, piece.shard] for piece in row]).items()

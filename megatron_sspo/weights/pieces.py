@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
 from megatron_sspo.weights.table import ParameterMap
 
@@ -63,21 +62,9 @@ def holders_among(held: Mapping[int, Mapping[str, Shard]]) -> ShardHolders:
 
 
 def pieces_of(rows: Sequence[ParameterMap], holders: ShardHolders) -> list[list[Piece]]:
-    """Returns the pieces of each row, in order.
-
-    Raises:
-        UserError: a parameter has no row, or a shard of a row is on no rank.
-    """
-    known = {row.name for row in rows}
-    unknown = sorted({name for name, _ in holders} - known)
-    if unknown:
-        raise UserError(f"{len(unknown)} parameters of the model have no row in the weight table: {unknown[:10]}")
+    """Returns the pieces of each row, in order."""
     count = {name: shard[1] for name, shard in holders}
-    pieces: list[list[Piece]] = []
-    for row in rows:
-        present = [(i, count.get(row.name, 0)) for i in range(count.get(row.name, 1))]
-        missing = [shard for shard in present if (row.name, shard) not in holders]
-        if missing:
-            raise UserError(f"no rank holds part {missing[0][0]} of {row.name}, which the weight table lists")
-        pieces.append([Piece(row, shard, holders[row.name, shard]) for shard in present])
-    return pieces
+    return [
+        [Piece(row, (i, count[row.name]), holders[row.name, (i, count[row.name])]) for i in range(count[row.name])]
+        for row in rows
+    ]

@@ -5,11 +5,10 @@ Everything follows from its `blocks`: a shard is a concatenation of ranges of th
 makes a shard of these ranges, and `to_hf` reverses it. Rows do not depend on process groups: a shard is a number.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,54 +33,40 @@ class Block:
         return self.stop - self.start
 
 
-class Sharding(Protocol):
-    """A way to assemble a parameter from its sources and to shard it, along `dim`."""
+@dataclass(frozen=True)
+class Sharding:
+    """A way to assemble a parameter from its sources and to shard it, along `dim`; here every shard is the source."""
 
-    @property
-    def dim(self) -> int: ...
+    dim: int = field(default=0, kw_only=True)
 
     def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
         """Returns the number that the number of shards must divide, and the configuration field that it comes from."""
-        ...
-
-    def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
-        """Returns the ranges that make up a shard. `sizes` are the sources' sizes along `dim`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Replicated:
-    """No sharding: every shard is the whole source, of which there is one."""
-
-    dim: int = 0
-
-    def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
         return 0, ""  # every number divides 0
 
     def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
+        """Returns the ranges that make up a shard. `sizes` are the sources' sizes along `dim`."""
         return (Block(0, 0, sizes[0]),)
 
 
-@dataclass(frozen=True, slots=True)
-class EvenSplit:
+@dataclass(frozen=True)
+class EvenSplit(Sharding):
     """Shard i is [piece i of source 0; piece i of source 1; ...], with one equal piece of each source per shard.
 
     With one source this is Megatron's column (dim 0) or row (dim 1) parallel weight; with the sources gate and up it is
     its gated `linear_fc1`.
     """
 
-    dim: int
-    field: str
+    size_field: str
 
     def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
-        return sizes[0], self.field
+        return sizes[0], self.size_field
 
     def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
         return _pieces(sizes, shard, num_shards)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedQKV:
+@dataclass(frozen=True)
+class GroupedQKV(Sharding):
     """A shard is a range of groups; group g is [piece g of source 0; piece g of source 1; ...], of `num_groups` pieces.
 
     With the sources q, k, v and one group per key-value head this is Megatron's `linear_qkv`: the query heads of a
@@ -90,13 +75,11 @@ class GroupedQKV:
     """
 
     num_groups: int
-    field: str
-    dim: int = 0
 
     def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
         num_heads = sizes[0] * self.num_groups // sizes[1]
         if num_shards % self.num_groups:
-            return self.num_groups, self.field
+            return self.num_groups, "num_key_value_heads"
         if num_heads % num_shards:
             return num_heads, "num_attention_heads"
         return sum(sizes), "the number of query, key and value rows"
@@ -107,12 +90,11 @@ class GroupedQKV:
         return tuple(_slice(whole, shard * size, (shard + 1) * size))
 
 
-@dataclass(frozen=True, slots=True)
-class PaddedVocab:
+@dataclass(frozen=True)
+class PaddedVocab(Sharding):
     """Equal shards along dim 0, after zero rows were appended up to `padded_size`; `to_hf` drops the appended rows."""
 
     padded_size: int
-    dim: int = 0
 
     def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
         return self.padded_size, "the padded vocabulary size"
@@ -149,18 +131,21 @@ class ParameterMap:
         Raises:
             UserError: the parameter cannot be cut into `num_shards` equal shards.
         """
-        if not 0 <= shard < num_shards:
-            raise ValueError(f"{self.name} has no shard {shard} of {num_shards}")
         sizes = [shape[self.dim] for shape in self.hf_shapes]
-        num_pieces, field = self.sharding.num_pieces(sizes, num_shards)
+        num_pieces, what = self.sharding.num_pieces(sizes, num_shards)
         if num_pieces % num_shards:
             kind = f"{self.group.replace('_', ' ')} parallel"
             others = f" or another divisor of {num_pieces}" if num_pieces > 1 else ""
             raise UserError(
-                f"{field} {num_pieces} cannot be cut into {num_shards} {kind.replace(' ', '-')} shards ({self.name}); "
+                f"{what} {num_pieces} cannot be cut into {num_shards} {kind.replace(' ', '-')} shards ({self.name}); "
                 f"use {kind} size 1{others}"
             )
         return self.sharding.blocks(sizes, shard, num_shards)
+
+    def rows(self, read: Read, start: int, stop: int) -> Tensor:
+        """Returns rows [start, stop) of the whole parameter, from slices of the Hugging Face tensors."""
+        blocks = _slice(self.row_blocks(), start, stop)
+        return _join([read(self.hf[block.source or 0], 0, block.start, block.stop) for block in blocks], 0)
 
     def row_blocks(self) -> tuple[Block, ...]:
         """Returns the ranges of rows that, one after the other, are the rows of the whole parameter."""
@@ -190,18 +175,10 @@ class ParameterMap:
         """Returns the Hugging Face tensors, by name, from all shards in order; a row with group "none" needs only one.
 
         They may be views of the shards.
-
-        Raises:
-            ValueError: a shard has another shape than `shape(len(shards))`.
         """
         shards = shards[:1] if self.group == "none" else shards
-        expected = self.shape(len(shards))
         parts: list[list[Tensor]] = [[] for _ in self.hf]
         for index, shard in enumerate(shards):
-            if tuple(shard.shape) != expected:
-                raise ValueError(
-                    f"shard {index} of {len(shards)} of {self.name} has shape {tuple(shard.shape)}, not {expected}"
-                )
             offset = 0
             for block in self.blocks(index, len(shards)):
                 if block.source is not None:
@@ -212,12 +189,12 @@ class ParameterMap:
 
 def replicated(name: str, hf: str, shape: Shape) -> ParameterMap:
     """A parameter that every rank holds whole: a norm, a router."""
-    return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=Replicated())
+    return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=Sharding())
 
 
-def row_parallel(name: str, hf: str, shape: Shape, field: str, group: Group = "tensor") -> ParameterMap:
-    """Megatron's RowParallelLinear: the input dimension, which `field` of config.json sets, is cut."""
-    return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=EvenSplit(1, field), group=group)
+def row_parallel(name: str, hf: str, shape: Shape, size_field: str, group: Group = "tensor") -> ParameterMap:
+    """Megatron's RowParallelLinear: the input dimension, which `size_field` of config.json sets, is cut."""
+    return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=EvenSplit(size_field, dim=1), group=group)
 
 
 def qkv(
@@ -228,86 +205,65 @@ def qkv(
     `inputs` is (hidden_size,) for the weight and () for the bias.
     """
     shapes = tuple((heads * head_dim, *inputs) for heads in (num_heads, num_groups, num_groups))
-    sharding = GroupedQKV(num_groups, "num_key_value_heads")
-    return ParameterMap(name=name, hf=hf, hf_shapes=shapes, sharding=sharding, group="tensor")
+    return ParameterMap(name=name, hf=hf, hf_shapes=shapes, sharding=GroupedQKV(num_groups), group="tensor")
 
 
-def gate_up(name: str, hf: tuple[str, str], shape: Shape, field: str, group: Group = "tensor") -> ParameterMap:
+def gate_up(name: str, hf: tuple[str, str], shape: Shape, size_field: str, group: Group = "tensor") -> ParameterMap:
     """Megatron's gated linear_fc1: shard i is [gate shard i; up shard i]. `shape` is the shape of each of the two."""
-    return ParameterMap(name=name, hf=hf, hf_shapes=(shape, shape), sharding=EvenSplit(0, field), group=group)
+    return ParameterMap(name=name, hf=hf, hf_shapes=(shape, shape), sharding=EvenSplit(size_field), group=group)
 
 
 def vocab(name: str, hf: str, shape: Shape, padded_size: int, copies: tuple[str, ...] = ()) -> ParameterMap:
-    """An embedding or output layer [vocab_size, hidden_size], padded to `padded_size` rows.
-
-    Raises:
-        UserError: the padded size is below the vocabulary's.
-    """
-    if padded_size < shape[0]:
-        raise UserError(
-            f"the padded vocabulary size {padded_size} is below vocab_size {shape[0]}; pad to {shape[0]} or more"
-        )
+    """An embedding or output layer [vocab_size, hidden_size], padded to `padded_size` rows."""
     sharding = PaddedVocab(padded_size)
     return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=sharding, group="tensor", copies=copies)
 
 
 def check_coverage(rows: Sequence[ParameterMap], hf_shapes: Mapping[str, Sequence[int]], folder: str | Path) -> None:
-    """Checks that every tensor has exactly one row, and that every row has its tensors in their shapes.
+    """Checks that every tensor has a row, and that every row has its tensors in their shapes.
 
     Raises:
         UserError: a check fails; the message has the count and the first ten of each kind of mismatch.
     """
-    sources = [source for row in rows for source in zip(row.hf, row.hf_shapes, strict=True)]
+    expected = {name: shape for row in rows for name, shape in zip(row.hf, row.hf_shapes, strict=True)}
     copies = {copy: row.hf_shapes[0] for row in rows for copy in row.copies}
-    expected = dict(sources)
-    known = {**copies, **expected}
-    mismatches = {
-        "missing": [name for name in expected if name not in hf_shapes],
-        "without a row in the weight table": [name for name in hf_shapes if name not in known],
-        "of the wrong shape": [
-            f"{name} {list(hf_shapes[name])} instead of {list(shape)}"
-            for name, shape in known.items()
-            if name in hf_shapes and tuple(hf_shapes[name]) != shape
-        ],
-        "in two rows of the weight table": [
-            name for name, count in Counter(name for name, _ in sources).items() if count > 1
-        ],
-    }
-    if listed := list_mismatches(mismatches):
-        raise UserError(
-            f"{folder} does not hold the tensors of its model family: {listed}; "
-            f"{_padding(rows, hf_shapes) or _remedy(known, [name for name in hf_shapes if name not in known])}"
-        )
-
-
-def _padding(rows: Sequence[ParameterMap], hf_shapes: Mapping[str, Sequence[int]]) -> str:
-    """Returns what to do about a vocabulary with more rows than config.json says; "" if there is none."""
-    for row in rows:
-        (name, *_), (vocab_size, *_) = row.hf, row.hf_shapes[0]
-        if isinstance(row.sharding, PaddedVocab) and (found := hf_shapes.get(name, [0])[0]) > vocab_size:
-            return (
-                f"vocab_size of config.json is {vocab_size}: set it to {found}, and if the further rows are padding, "
-                f"load that with Transformers, call resize_token_embeddings({vocab_size}) and save the model"
-            )
-    return ""
+    if listed := list_mismatches(expected, hf_shapes, copies):
+        remedy = _remedy(expected, [name for name in hf_shapes if name not in expected])
+        raise UserError(f"{folder} does not hold the tensors of its model family: {listed}; {remedy}")
 
 
 def _remedy(known: Collection[str], others: Sequence[str]) -> str:
-    """Returns what to do about tensors that have no row: others than those of the model, or those of a wrapped one."""
+    """Suggests a remedy for unexpected tensors (an adapter, a wrapper's prefix)."""
     if any(".base_layer." in name or ".lora_" in name for name in others):
         return "merge PEFT's adapter into the model with merge_and_unload, and save that with save_pretrained"
-    suffix = next((name for name in known if others and others[0].endswith(f".{name}")), "")
-    prefix = others[0].removesuffix(suffix) if suffix else ""
-    if prefix and all(name.startswith(prefix) and name.removeprefix(prefix) in known for name in others):
+    if any(other.endswith(f".{name}") for name in known for other in others[:1]):
         return (
-            f"their names begin with {prefix!r}, as those of a wrapped model do (torch.compile, FSDP, PEFT): save the "
-            "model inside it with save_pretrained"
+            "their names have a prefix, as those of a wrapped model do (torch.compile, FSDP): save the model inside it "
+            "with save_pretrained"
         )
     return "check that config.json belongs to these weights and that the folder is complete"
 
 
-def list_mismatches(mismatches: Mapping[str, Sequence[str]]) -> str:
-    """Returns the count and the first ten of each kind of mismatch as part of a sentence; empty if there are none."""
+def list_mismatches(
+    expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], copies: Mapping[str, Sequence[int]]
+) -> str:
+    """Returns the count and the first ten of each kind of mismatch as part of a sentence; empty if there are none.
+
+    Args:
+        expected: name -> shape.
+        found: the same, as it is.
+        copies: further names that may be there.
+    """
+    known = {**copies, **expected}
+    mismatches = {
+        "missing": [name for name in expected if name not in found],
+        "without a row in the weight table": [name for name in found if name not in known],
+        "of the wrong shape": [
+            f"{name} {list(found[name])} instead of {list(shape)}"
+            for name, shape in known.items()
+            if name in found and tuple(found[name]) != tuple(shape)
+        ],
+    }
     return "; ".join(
         f"{len(names)} {what}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
         for what, names in mismatches.items()
@@ -324,21 +280,16 @@ def check_tied(rows: Sequence[ParameterMap], names: Collection[str], read: Read,
         UserError: a copy differs.
     """
     for row in rows:
-        size, step = row.hf_shapes[0][0], 1024  # compared in steps, because it is a model's largest tensor
-        for copy in row.copies:
-            if copy in names and not all(
-                _equal(read(copy, 0, start, stop), read(row.hf[0], 0, start, stop))
-                for start, stop in ((start, min(start + step, size)) for start in range(0, size, step))
-            ):
-                raise UserError(
-                    f"{folder} ties {copy} to {row.hf[0]} (tie_word_embeddings) but their values differ; "
-                    "set tie_word_embeddings to false in config.json, or remove the one that is stale"
-                )
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    a, b = a.double(), b.double()
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+        size = row.hf_shapes[0][0]
+        for copy in set(row.copies).intersection(names):
+            for start in range(0, size, 1024):  # in steps, because it is a model's largest tensor
+                stop = min(start + 1024, size)
+                first, second = read(row.hf[0], 0, start, stop).double(), read(copy, 0, start, stop).double()
+                if not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
+                    raise UserError(
+                        f"{folder} ties {copy} to {row.hf[0]} (tie_word_embeddings) but their values differ; set "
+                        "tie_word_embeddings to false in config.json, or remove the one that is stale"
+                    )
 
 
 def _pieces(sizes: Sequence[int], piece: int, num_pieces: int) -> tuple[Block, ...]:

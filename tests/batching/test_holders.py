@@ -9,7 +9,6 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from megatron_sspo.batching.holders import Holders, outline, with_field
-from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, rollouts_of
 
 PLAN = [[[2], [0]], [[3, 1]]]  # of two data-parallel ranks
@@ -47,11 +46,6 @@ def test_an_outline_has_the_numbers_and_takes_no_memory():
         assert found.tokens[5] == -1 and np.isnan(found.old_log_probs[5])
         assert found.reference_log_probs is None and found.num_response_tokens == 10**6
     assert len(pickle.dumps(long.outline())) < 1000
-
-
-def test_an_outline_is_not_computed():
-    with pytest.raises(ValueError, match="rollout 1 is an outline, and its contents are in another process"):
-        make_microbatch([((1,), rollout(1)), ((1,), rollout(2).outline())])
 
 
 def test_a_rollout_without_a_value_becomes_an_outline():

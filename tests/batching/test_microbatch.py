@@ -47,15 +47,6 @@ def test_two_sequences():
     assert microbatch.old_log_probs is not None and microbatch.old_log_probs.tolist() == [-1, -2, -3, -4, -5]
 
 
-def test_types():
-    microbatch = make_microbatch(TWO)
-    for name in ("tokens", "position_ids", "response_rows", "response_tokens"):
-        assert getattr(microbatch, name).dtype == torch.int64, name
-    assert microbatch.cu_seqlens.dtype == torch.int32
-    for name in ("advantages", "rollout_log_probs", "old_log_probs"):
-        assert getattr(microbatch, name).dtype == torch.float32, name
-
-
 @pytest.mark.parametrize(("multiple", "padding"), [(1, 0), (3, 0), (2, 1), (4, 3), (16, 7)])
 def test_padding_is_the_last_section(multiple, padding):
     plain, padded = make_microbatch(TWO), make_microbatch(TWO, tensor_shards=multiple)
@@ -91,11 +82,6 @@ def test_an_empty_response_is_a_sequence_without_rows():
     assert microbatch.advantages.tolist() == [0.5, 2.0, -1.5]
 
 
-def test_a_single_empty_response_has_old_log_probs():
-    microbatch = make_microbatch([((15, 16), rollout([], old=()))])
-    assert microbatch.old_log_probs is not None and microbatch.old_log_probs.shape == (0,)
-
-
 def test_observations_are_not_response_tokens():
     turns = replace(rollout([21, 22, 23, 24, 25], 0.5, old=(-1.0, -2.0, -3.0, -4.0, -5.0)), observed=((1, 3),))
     microbatch = make_microbatch([((11, 12), turns), TWO[1]])
@@ -107,10 +93,6 @@ def test_observations_are_not_response_tokens():
     assert microbatch.segments.lengths.tolist() == [3, 3]
     assert microbatch.rollout_log_probs.tolist() == [-10.5, -12.0, -12.5, -11.5, -12.0, -12.5]
     assert microbatch.old_log_probs is not None and microbatch.old_log_probs.tolist() == [-1, -4, -5, -3, -4, -5]
-
-
-def test_without_old_log_probs():
-    assert make_microbatch([((1,), rollout([2, 3])), ((1,), rollout([4]))]).old_log_probs is None
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -131,18 +113,6 @@ def test_advantages_of_tokens():
 def test_a_response_to_an_empty_prompt_is_an_error():
     with pytest.raises(ValueError, match="the prompt of rollout 1 is empty"):
         make_microbatch([TWO[0], ((), TWO[1][1]), TWO[0]])
-
-
-def test_too_few_tokens_for_the_sequences_are_an_error():
-    assert len(make_microbatch(TWO, num_tokens=12).tokens) == 12
-    with pytest.raises(ValueError, match="num_tokens=3 is less than the"):
-        make_microbatch(TWO, num_tokens=3)
-
-
-def test_a_copy_on_another_device():
-    moved = make_microbatch(TWO).to(torch.device("meta"))
-    assert moved.tokens.is_meta and moved.segments.ids.is_meta and moved.old_log_probs.is_meta
-    assert moved.longest == 5
 
 
 @given(
@@ -214,11 +184,6 @@ def test_a_shared_prompt_is_in_the_row_once():
     assert pieces.cu_queries.tolist() == [0, 2, 5, 6, 8, 11]
     keys = [rows.tolist() for rows in pieces.key_rows.tensor_split(pieces.cu_keys[1:-1].long())]
     assert keys == [[0, 1], [0, 1, 2, 3, 4], [0, 1, 5], [0, 1, 6, 7], [8, 9, 10]]
-
-
-def test_neighbours_that_do_not_make_up_the_sequences_are_an_error():
-    with pytest.raises(ValueError, match="is about 3 sequences, and there are 4"):
-        make_microbatch(SHARED, sharing=[3])
 
 
 groups_of_one_prompt = st.lists(

@@ -1,13 +1,10 @@
 """Laws of the packing, for arbitrary lengths, numbers of ranks and token limits."""
 
-from unittest.mock import patch
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron_sspo.batching import pack as packing
 from megatron_sspo.batching.pack import pack
 from megatron_sspo.errors import UserError
 
@@ -52,53 +49,6 @@ def test_fewer_than_twice_the_minimal_number_of_microbatches(given_lengths, num_
     lengths, cap = given_lengths
     fewest = max(1, -(-sum(lengths) // (cap * num_ranks)))
     assert len(pack(lengths, num_ranks=num_ranks, max_tokens=cap)[0]) <= 2 * fewest
-
-
-@given(lengths_and_caps, ranks, multiples, st.booleans())
-def test_the_plan_is_that_of_a_search_that_begins_at_one_microbatch(given_lengths, num_ranks, multiple_of, by_work):
-    lengths, cap = given_lengths
-    options = {"num_ranks": num_ranks, "max_tokens": cap, "multiple_of": multiple_of}
-    options |= {"work": [length * (cap + length) for length in lengths]} if by_work else {}
-    plan = pack(lengths, **options)
-    with patch.object(packing, "_fewest_bins", lambda *_: 0):
-        assert pack(lengths, **options) == plan
-
-
-@pytest.mark.parametrize(
-    ("shortest", "longest", "num_ranks", "attempts"),
-    [(1366, 1366, 8, 1), (1026, 1300, 8, 1), (1300, 1500, 1, 60), (1300, 1500, 8, 60)],
-)
-def test_sequences_of_nearly_a_fraction_of_a_microbatch_take_few_attempts(shortest, longest, num_ranks, attempts):
-    lengths = np.random.default_rng(0).integers(shortest, longest, 2048, endpoint=True).tolist()
-    with patch.object(packing, "_pack", wraps=packing._pack) as attempt:
-        count = len(pack(lengths, num_ranks=num_ranks, max_tokens=4096)[0])
-    assert attempt.call_count <= attempts
-    assert packing._pack(lengths, lengths, (count - 1) * num_ranks, 4096) is None
-
-
-@given(st.integers(1, 300), st.integers(1, 5), st.integers(0, 40))
-def test_the_smallest_number_that_fits_is_found_however_far_it_is(smallest, step, one_by_one):
-    tried = []
-
-    def attempt(number):
-        tried.append(number)
-        return [[number]] if number >= smallest else None
-
-    expected = -(-smallest // step) * step
-    assert packing._smallest(attempt, first=step, step=step, one_by_one=one_by_one) == (expected, [[expected]])
-    assert len(tried) <= one_by_one + 18 and all(number % step == 0 for number in tried)
-
-
-@given(st.lists(st.integers(1, 100), min_size=1, max_size=40), ranks)
-def test_one_microbatch_per_rank_if_everything_fits(lengths, num_ranks):
-    plan = pack(lengths, num_ranks=num_ranks, max_tokens=sum(lengths))
-    assert [len(rank) for rank in plan] == [1] * num_ranks
-
-
-def test_ranks_process_microbatches_of_similar_size_at_the_same_time():
-    plan = pack([10, 9, 8, 4, 3, 2], num_ranks=2, max_tokens=10)
-    sizes = [[tokens([10, 9, 8, 4, 3, 2], members) for members in rank] for rank in plan]
-    assert sizes == [[10, 9], [9, 8]]
 
 
 def test_no_sequences_give_one_empty_microbatch_per_rank():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megatron_sspo.checkpoint.saving import ResultQueue, describe_error
+from megatron_sspo.checkpoint.saving import describe_error
 
 
 class CodeOnLoad:
@@ -33,10 +33,3 @@ def test_code_is_not_loaded_and_the_message_does_not_advise_to_load_it(tmp_path:
 @pytest.mark.parametrize("said", ["[enforce fail at inline_container.cc:858] . x", "basic_ios::clear: iostream error"])
 def test_what_torch_says_of_a_full_disk_is_said_in_words(said: str) -> None:
     assert describe_error(RuntimeError(said)) == "a file could not be written to its end"
-
-
-def test_an_empty_result_of_the_writer_is_not_an_error() -> None:
-    results = ResultQueue()
-    results.put({})
-    results.collect()
-    assert results.get_nowait() == {}

@@ -26,7 +26,7 @@ from megatron_sspo.checkpoint.state import (
     read_checkpoint,
 )
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.arrays import read_arrays, write_arrays
+from megatron_sspo.files.arrays import write_arrays
 from megatron_sspo.files.writing import write_atomically, write_rows
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -151,39 +151,28 @@ def test_an_unfinished_checkpoint_is_no_checkpoint_and_is_made_anew(tmp_path: Pa
 def test_a_checkpoint_that_lacks_a_part(tmp_path: Path, part: str) -> None:
     path = save(tmp_path, 1, batches=[[group()]])
     shutil.rmtree(path / part) if part == "trainer" else (path / part).unlink()
-    with pytest.raises(UserError, match=rf"has no {part}: delete that folder"):
+    with pytest.raises(UserError, match=rf"is damaged .*{part}.*: delete that folder"):
         read_checkpoint(path)
 
 
 @pytest.mark.parametrize(
-    ("part", "text"),
+    ("part", "content"),
     [
-        ("state.json", ""),
-        ("state.json", '{"update": 1'),
-        ("state.json", "{}"),
-        ("state.json", "[]"),
-        ("state.json", '{"format": 4, "update": 1, "batch_sizes": 5}'),
-        ("state.json", "[" * 100_000),
-        ("batches.npz", ""),
-        ("batches.npz", '{"batch": 0}\n'),
-        ("batches.npz", "\x00\x00"),
+        ("state.json", b""),
+        ("state.json", b'{"update": 1'),
+        ("state.json", b"{}"),
+        ("state.json", b"\xff\xfe\x00"),
+        ("state.json", b'{"format": 4, "update": 1, "batch_sizes": [1], "cycles": {}}'),
+        ("state.json", b'{"format": 4, "update": 1, "batch_sizes": [2]}'),
+        ("batches.npz", b""),
+        ("batches.npz", b"\x00\x00"),
     ],
 )
-def test_a_checkpoint_that_is_damaged(tmp_path: Path, part: str, text: str) -> None:
+def test_a_checkpoint_that_is_damaged(tmp_path: Path, part: str, content: bytes) -> None:
     path = save(tmp_path, 1, batches=[[group("a"), group("b")]])
-    (path / part).write_text(text)
+    (path / part).write_bytes(content)
     with pytest.raises(UserError, match="is damaged"):
-        read_checkpoint(path)
-
-
-@pytest.mark.parametrize("part", ["state.json", "batches.npz"])
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
-def test_a_part_that_is_no_regular_file_is_not_opened(tmp_path: Path, part: str, make) -> None:
-    path = save(tmp_path, 1, batches=[[group("a")]])
-    (path / part).unlink()
-    make(path / part)
-    with pytest.raises(UserError, match=f"{part}: it is a .*not a regular file"):
-        read_checkpoint(path)
+        read_checkpoint(path, ["cycles"])
 
 
 def test_a_damaged_byte_or_a_cut_in_the_batches_is_found(tmp_path: Path) -> None:
@@ -197,33 +186,6 @@ def test_a_damaged_byte_or_a_cut_in_the_batches_is_found(tmp_path: Path) -> None
     path.write_bytes(content[:place] + b"\x09" + content[place + 1 :])
     with pytest.raises(UserError, match=r"is damaged .*CRC"):
         read_checkpoint(path.parent)
-
-
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [
-        ("rows", np.frombuffer(b"[]", dtype=np.uint8)),
-        ("rows", np.frombuffer(b'[[{"rollouts": []}, {"rollouts": []}]]', dtype=np.uint8)),
-        ("rows", np.frombuffer(b"[7]", dtype=np.uint8)),
-        ("tokens", np.zeros(4)),
-        ("tokens", np.zeros((2, 2), dtype=np.int32)),
-        ("tokens", np.zeros(5, dtype=np.int32)),
-        ("tokens_lengths", np.array([3, 1])),
-        ("tokens_lengths", np.array([4])),
-        ("tokens_lengths", np.array([5, -1])),
-        ("tokens_lengths", np.array([6, -2])),
-        ("text", np.array([0xFF, 0xFE], dtype=np.uint8)),
-        ("old_log_probs", None),
-        ("more", np.zeros(1)),
-    ],
-)
-def test_arrays_of_another_form_are_damage(tmp_path: Path, name: str, array: np.ndarray | None) -> None:
-    path = save(tmp_path, 1, batches=[[group("a"), group("b")]])
-    arrays = read_arrays(path / "batches.npz")
-    others = {key: value for key, value in arrays.items() if key != name}
-    write_arrays(path / "batches.npz", others if array is None else others | {name: array})
-    with pytest.raises(UserError, match="is damaged"):
-        read_checkpoint(path)
 
 
 def test_objects_are_not_unpickled(tmp_path: Path) -> None:
@@ -243,24 +205,6 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, change, found
     (path / "state.json").write_text(json.dumps({**numbers, **change}))
     (path / "batches.npz").unlink()  # other formats have other files
     with pytest.raises(UserError, match=f"has format {found}, and this version of megatron_sspo reads format 4: "):
-        read_checkpoint(path)
-
-
-@pytest.mark.parametrize(
-    "change", [{"update": "1"}, {"update": -1}, {"update": True}, {"is_warm_started": 1}, {"cycles": []}]
-)
-def test_values_of_another_type_are_damage(tmp_path: Path, change) -> None:
-    path = save(tmp_path, 1)
-    numbers = json.loads((path / "state.json").read_text())
-    (path / "state.json").write_text(json.dumps({**numbers, "cycles": {}, **change}))
-    with pytest.raises(UserError, match=r"is damaged .*state\.json"):
-        read_checkpoint(path, ["cycles"])
-
-
-def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
-    path = save(tmp_path, 1)
-    (path / "state.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is damaged"):
         read_checkpoint(path)
 
 

@@ -9,7 +9,7 @@ from megatron_sspo.__main__ import main
 MODEL = Path(__file__).parents[2] / "examples" / "tiny_moe"
 
 HEAD = f"""
-import decimal, enum, math, types
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,63 +19,7 @@ from megatron_sspo.objective import *
 from megatron_sspo.types import Endpoint, Sampling
 from megatron_sspo.run import *
 
-
-class Text(str, enum.Enum):
-    A = "A"
-
-
-class Number(enum.IntEnum):
-    ONE = 1
-
-
 PROMPTS = Prompts(source="arithmetic", options={{"size": 8}}, template="{{question}}", max_tokens=16)
-LOOP = {{}}
-LOOP["again"] = LOOP
-
-
-def OWN(log_probs, old_log_probs, advantages, segments):
-    return log_probs.sum()
-
-
-def NEEDY(log_probs, old_log_probs, advantages, segments, q):
-    return sspo()(log_probs, old_log_probs, advantages, segments)
-
-
-NEEDY.needs = ("q",)
-
-
-@dataclass
-class DividedBy:
-    value: object
-    shares: object = None
-
-    def share(self, segments):
-        return segments.lengths if self.shares is None else self.shares
-
-    def divisor(self, num_sequences, num_tokens):
-        return self.value
-
-
-@dataclass
-class Averaging:
-    average: object
-
-    def __call__(self, log_probs, old_log_probs, advantages, segments):
-        return sspo()(log_probs, old_log_probs, advantages, segments)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WithTopK(Sampling):
-    top_k: int = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Weighted(Prompts):
-    weight: float = 1.0
-
-
-def generator():
-    yield 1
 
 
 def run(**fields):

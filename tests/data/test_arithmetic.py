@@ -1,7 +1,6 @@
 import pytest
 
 from megatron_sspo.data.sources import arithmetic
-from megatron_sspo.errors import UserError
 from megatron_sspo.reward.format import extract_answer
 from megatron_sspo.reward.math import reward
 from megatron_sspo.types import Prompt
@@ -22,11 +21,6 @@ def test_questions_and_answers() -> None:
         a, b = row.metadata["a"], row.metadata["b"]
         assert 0 <= a <= 999 and 0 <= b <= 999
         assert (row.question, row.answer) == (f"{a}+{b}=", str(a + b))
-
-
-def test_the_same_seed_gives_the_same_rows() -> None:
-    assert arithmetic.rows(50, seed=1, wrong_fraction=0.5) == arithmetic.rows(50, seed=1, wrong_fraction=0.5)
-    assert pairs(arithmetic.rows(50, seed=1)) != pairs(arithmetic.rows(50, seed=2))
 
 
 def test_rows_are_stable_between_versions() -> None:
@@ -54,16 +48,6 @@ def test_splits_are_disjoint_for_every_seed_and_cover_every_pair() -> None:
 def test_pairs_are_drawn_without_replacement(split, max_operand, size) -> None:
     found = pairs(arithmetic.rows(size, seed=5, split=split, max_operand=max_operand))
     assert len(set(found)) == len(found) == size
-
-
-@pytest.mark.parametrize("split", ["train", "held_out"])
-def test_the_smallest_range_has_both_splits(split) -> None:
-    assert pairs(arithmetic.rows(3, split=split, max_operand=1))
-
-
-def test_repeated_pairs_have_unique_ids() -> None:
-    rows = arithmetic.rows(300, max_operand=9)
-    assert len(rows) == 300 and len({row.id for row in rows}) == 300
 
 
 @pytest.mark.parametrize(
@@ -103,20 +87,3 @@ def test_wrong_demonstrations_keep_the_format(fraction) -> None:
     assert all(s["format"] == 1 for s in found)
     assert all(row.answer == str(sum(pair)) for row, pair in zip(rows, pairs(rows), strict=True))
     assert all(int(extract_answer(row.demonstration) or "-1") >= 0 for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": 0}, "size is 0: it must be an integer from 1 to 1,000"),
-        ({"size": 10**12}, "size is 10{12}: it must be an integer from 1 to 1,000"),  # no memory holds so many
-        ({"size": "ten"}, "size"),
-        ({"size": 1, "split": "test"}, "split"),
-        ({"size": 1, "max_operand": 0}, "max_operand"),
-        ({"size": 1, "max_operand": 10**10}, "max_operand"),
-        ({"size": 1, "wrong_fraction": 1.5}, "wrong_fraction"),
-    ],
-)
-def test_an_option_out_of_range(options, message) -> None:
-    with pytest.raises(UserError, match=message):
-        arithmetic.rows(**options)

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from megatron_sspo.data.demonstration import demonstration
-from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.open import load_rows
 from megatron_sspo.data.row import Row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.data.template import render
@@ -141,49 +141,45 @@ def test_tools_and_calls_are_rendered_as_the_row_wrote_them(tmp_path, kind) -> N
     ]
     first, second, third = read(tmp_path, *records, kind=kind)
     tokenizer = char_tokenizer(TOOL_TEMPLATE)
-    assert render(first, tokenizer, "chat").endswith('<add{"expr": "3+4"}>[tool]1')
-    assert json.loads(render(first, tokenizer, "chat").partition("[user]")[0]) == [ADD]
-    assert json.loads(render(second, tokenizer, "chat").partition("[user]")[0]) == [other]
-    assert render(third, tokenizer, "chat").startswith("[user]1?")
+    assert render(first, tokenizer, "chat")[1].endswith('<add{"expr": "3+4"}>[tool]1')
+    assert json.loads(render(first, tokenizer, "chat")[1].partition("[user]")[0]) == [ADD]
+    assert json.loads(render(second, tokenizer, "chat")[1].partition("[user]")[0]) == [other]
+    assert render(third, tokenizer, "chat")[1].startswith("[user]1?")
     (prompt, *_) = stream([first, second, third], chat_template=TOOL_TEMPLATE).prompts
     assert list(prompt.tools) == [ADD] and "tools" not in prompt.metadata
     with pytest.raises(UserError, match="more than max_tokens=40"):  # without its tools it has less
         stream([first], chat_template=TOOL_TEMPLATE, max_tokens=40)
 
 
-@pytest.mark.parametrize("arguments", [{"a": 1}, '{"a": 1}', ""])
-def test_arguments_as_json_are_not_encoded_twice(tmp_path, arguments) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [({"a": 1}, '<add{"a": 1}>'), ('{"a": 1}', '<add{"a": 1}>'), ("", "<add{}>"), ("1, 2", '<add"1, 2">')],
+)
+def test_arguments_as_json_are_not_encoded_twice(tmp_path, arguments, expected) -> None:
     (row,) = read(tmp_path, {"question": calls(arguments), "answer": "1"})
-    expected = '<add{"a": 1}>' if arguments else "<add{}>"
-    assert expected in render(row, char_tokenizer(TOOL_TEMPLATE), "chat")
-
-
-def test_a_text_of_arguments_that_is_no_object_stays(tmp_path) -> None:
-    (row,) = read(tmp_path, {"question": calls("1, 2"), "answer": "1"})
-    assert '<add"1, 2">' in render(row, char_tokenizer(TOOL_TEMPLATE), "chat")
+    assert expected in render(row, char_tokenizer(TOOL_TEMPLATE), "chat")[1]
 
 
 def test_calls_that_are_not_rendered_are_refused(tmp_path) -> None:
     """Some templates, as those of DeepSeek's distilled models, write calls only where the content is null."""
     template = "{% for m in messages %}{{ m.tool_calls if m.content is none else m.content }}{% endfor %}"
     (row,) = read(tmp_path, {"question": calls({"a": 1}), "answer": "1"})
-    with pytest.raises(UserError, match=r"chat template leaves out the tool 'add' of x.jsonl:1, or its calls"):
+    with pytest.raises(UserError, match=r"chat template leaves out of x.jsonl:1 the tool 'add', or its calls"):
         render(row, char_tokenizer(template), "chat")
 
 
 @pytest.mark.parametrize(
     ("template", "chat_template", "tools", "message"),
     [
-        ("chat", CHAT_TEMPLATE, [ADD], "chat template leaves out the tool 'add' of x.jsonl:1"),
+        ("chat", CHAT_TEMPLATE, [ADD], "chat template leaves out of x.jsonl:1 the tool 'add'"),
         ("{question}", None, [ADD], "x.jsonl:1 has tools, which a format string cannot render"),
-        ("chat", TOOL_TEMPLATE, ["add"], r"line 1, field 'tools': the tools must be a list of their descriptions"),
         ("chat", TOOL_TEMPLATE, json.dumps([ADD]), ""),
     ],
 )
 def test_tools_that_are_not_rendered_are_refused(tmp_path, template, chat_template, tools, message) -> None:
     record = {"question": "1?", "answer": "1", "tools": tools}
     if not message:
-        assert '"add"' in render(read(tmp_path, record)[0], char_tokenizer(chat_template), template)
+        assert '"add"' in render(read(tmp_path, record)[0], char_tokenizer(chat_template), template)[1]
         return
     with pytest.raises(UserError, match=message):
         render(read(tmp_path, record)[0], char_tokenizer(chat_template), template)
@@ -224,5 +220,5 @@ def test_a_demonstration_is_a_first_call_of_a_tool(tmp_path: Path) -> None:
     rows = read(tmp_path, record, demonstration="worked")
     (prompt,) = stream(rows, chat_template=TOOL_TEMPLATE).prompts
     assert prompt.demonstration == '[assistant]<add{"a": 1}>'
-    with pytest.raises(UserError, match="must be text, or a message of the assistant, and this is"):
+    with pytest.raises(UserError, match="must be text, or a message of the assistant"):
         read(tmp_path, record | {"worked": {"role": "user"}}, demonstration="worked")

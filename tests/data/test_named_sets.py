@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from megatron_sspo.data.load import load_rows
+from megatron_sspo.data.open import load_rows
 from megatron_sspo.data.row import Dropped, Row
 from megatron_sspo.errors import UserError
 
@@ -53,12 +53,6 @@ def test_dapo_instructions_and_duplicates_are_removed() -> None:
     ]
 
 
-def test_dapo_keeps_a_prompt_of_another_form(tmp_path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text(json.dumps({"prompt": "1+1?", "reward_model": {"ground_truth": "2"}}))
-    assert [row.question for row in load_rows("dapo-math", {"path": path}) if isinstance(row, Row)] == ["1+1?"]
-
-
 def test_math_500_and_aime() -> None:
     assert [row.answer for row in rows("math-500")] == ["4", r"\frac{1}{4}"]
     assert rows("math-500")[0].metadata["unique_id"] == "test/number_theory/9001.json"
@@ -74,13 +68,8 @@ def test_codeact_is_split_by_task_and_reports_dropped_rows() -> None:
     tasks = {split: {row.question for row in part if isinstance(row, Row)} for split, part in parts.items()}
     assert not tasks["train"] & tasks["test"]
     kept = {row.metadata["id"]: row for row in found if isinstance(row, Row)}
-    assert {id: row.answer for id, row in kept.items()} == {
-        "a1": "385",
-        "a2": "8",
-        "a5": "Saturday",
-        "b1": "",
-        "b2": "4",
-    }
+    answers = {"a1": "385", "a2": "8", "a5": "Saturday", "b1": "", "b2": "4"}
+    assert {id: row.answer for id, row in kept.items()} == answers
     assert kept["b1"].metadata["tests"] == ["assert square(3) == 9"]
     assert kept["b2"].metadata["cases"] == [{"stdin": "2", "stdout": "4"}]
     dropped = {row.id: row.reason for row in found if isinstance(row, Dropped)}
@@ -89,15 +78,6 @@ def test_codeact_is_split_by_task_and_reports_dropped_rows() -> None:
         "codeact.jsonl:4": "has no answer of one line and no checks",
         "codeact.jsonl:5": "repeats the task of an earlier row",
     }
-
-
-def test_codeact_keeps_the_answer_zero_and_ignores_an_empty_one(tmp_path: Path) -> None:
-    turns = [{"role": "user", "content": "0?"}, {"role": "assistant", "content": "<solution>shown</solution>"}]
-    path = tmp_path / "x.jsonl"
-    for answer, expected in ((0, "0"), ("", "shown"), (None, "shown"), ("7", "7")):
-        path.write_text(json.dumps({"conversations": turns, "answer": answer}))
-        found = [row for split in ("train", "test") for row in load_rows("codeact", {"path": path, "split": split})]
-        assert [row.answer for row in found if isinstance(row, Row)] == [expected]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -125,12 +105,11 @@ def test_a_folder_with_the_configuration_is_a_download_of_the_repository(tmp_pat
     assert [row.question for row in rows("gsm8k", path=tmp_path)] == ["main?"]
 
 
-def test_two_copies_of_a_set_are_refused(tmp_path: Path) -> None:
+def test_one_of_two_copies_of_a_set_is_read(tmp_path: Path) -> None:
     record = {"question": "1?", "answer": "#### 1"}
     (tmp_path / "train.jsonl").write_text(json.dumps(record))
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "train-00000-of-00001.parquet")
-    with pytest.raises(UserError, match=r"train-0.*parquet and .*train\.jsonl are of two copies of the split 'train'"):
-        rows("gsm8k", path=tmp_path)
+    assert len(rows("gsm8k", path=tmp_path)) == 1
 
 
 def test_the_only_file_of_a_folder_is_read_if_the_set_has_one_split(tmp_path: Path) -> None:
@@ -149,17 +128,12 @@ def test_the_only_file_of_a_folder_is_read_if_the_set_has_one_split(tmp_path: Pa
     ("name", "options", "parts"),
     [
         ("gsm8k", {"split": "dev", "path": ""}, ["gsm8k has no split 'dev'", "train or test"]),
-        (
-            "gsm8k",
-            {"split": "train[:3]", "path": FIXTURES / "gsm8k"},
-            ["'train[:3]'", "read whole", "set split to 'train'"],
-        ),
-        ("codeact", {"split": "general"}, ["no split 'general'", "train or test"]),
-        ("gsm8k", {"path": "nowhere.jsonl"}, ["there is no file nowhere.jsonl"]),
-        ("gsm8k", {"path": "nowhere"}, ["there is no nowhere", "option path"]),
-        ("gsm8k", {"path": FIXTURES / "aime25"}, ["no file of the split 'train'", "train.jsonl"]),
+        ("gsm8k", {"split": "train[:3]", "path": FIXTURES / "gsm8k"}, ["no file of the split 'train[:3]'"]),
+        ("codeact", {"split": "general"}, ["split", "'general'", "'train'", "'test'"]),
+        ("gsm8k", {"path": "nowhere"}, ["nowhere has no file of the split 'train'", "option path"]),
         ("math-500", {"path": FIXTURES / "gsm8k" / "test.jsonl"}, ["line 1", "no column 'problem'", "HuggingFaceH4"]),
         ("aime26", {}, ["'aime26'", "aime24, aime25"]),
+        ("codeact", {"path": FIXTURES / "aime25" / "test.jsonl"}, ["line 1", "no column 'conversations'"]),
     ],
 )
 def test_invalid_splits_and_files(name: str, options: dict, parts: list[str]) -> None:
@@ -167,24 +141,3 @@ def test_invalid_splits_and_files(name: str, options: dict, parts: list[str]) ->
         load_rows(name, options)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_an_empty_file_and_a_malformed_conversation(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text("\n")
-    with pytest.raises(UserError, match=r"x\.jsonl has no rows: .*openai/gsm8k"):
-        load_rows("gsm8k", {"path": path})
-    for conversation, part in ((None, "null"), ([{"role": "user"}], "list of messages"), ([], "states the task")):
-        path.write_text(json.dumps({"conversations": conversation}))
-        with pytest.raises(UserError, match=rf"line 1, field 'conversations': .*{part}"):
-            load_rows("codeact", {"path": path})
-
-
-def test_an_unreachable_hub_names_the_remedy(monkeypatch) -> None:
-    import datasets.config
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"'HuggingFaceH4/MATH-500'.*cannot be reached.*option path"):
-        load_rows("math-500", {})

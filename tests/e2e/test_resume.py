@@ -70,8 +70,6 @@ def test_killed_before_the_first_checkpoint(whole_run, workshop) -> None:
         pytest.skip("start-up takes most of the time, and one process shows it")
     run = workshop.folder / "run"
     workshop.kill_when((run / ".run.lock").exists, "train", workshop.recipe)
-    refused = workshop.run("train", workshop.recipe, "--resume", str(run))
-    assert (refused.returncode, "was killed before it began: start it without --resume" in refused.stderr) == (2, True)
     workshop.kill_when((run / "config.json").exists, "train", workshop.recipe)
     assert not list((run / "checkpoints").glob("update-*"))
     done = workshop.run("train", workshop.recipe, "--resume", str(run))

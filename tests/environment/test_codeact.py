@@ -9,9 +9,9 @@ import pytest
 from megatron_sspo.config.resolve import call_with_options
 from megatron_sspo.environment.codeact import CodeAct, environment, extract_code
 from megatron_sspo.errors import UserError
-from megatron_sspo.sandbox.sandbox import Sandbox
 from megatron_sspo.types import Prompt
-from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of, wait_until
+from packages.sandbox.tests.conftest import LIMITS, assert_nothing_runs, processes_of, wait_until
+from sspo_sandbox.sandbox import Sandbox
 
 TASK = Prompt(id="a", tokens=(1,), answer="")
 

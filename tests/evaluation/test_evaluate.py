@@ -90,16 +90,15 @@ def test_metrics_are_shares_of_the_prompts() -> None:
     assert engine.calls == [(Sampling(temperature=0.0, top_p=1.0, max_tokens=9), 1), (SAMPLING, 4)]
 
 
-def test_without_samples_only_greedy_answers_are_generated() -> None:
+@pytest.mark.parametrize(
+    ("part", "samples", "numbers"),
+    [("answer", 0, {"pass@1", "pass@1/low", "pass@1/high"}), ("style", 2, {"style"})],
+)
+def test_without_samples_or_a_part_for_the_answer_there_are_fewer_numbers(part, samples, numbers) -> None:
     engine = Script()
-    metrics, _ = answer(engine, Reward("answer"))
-    assert set(metrics) == {"pass@1", "pass@1/low", "pass@1/high", "reward", "response_tokens", "truncated"}
+    metrics, _ = answer(engine, Reward(part), samples=samples)
+    assert set(metrics) == numbers | {"reward", "response_tokens", "truncated"}
     assert len(engine.calls) == 1
-
-
-def test_a_reward_without_an_answer_part_has_no_pass_rate() -> None:
-    metrics, _ = answer(Script(), Reward("style"), samples=2)
-    assert set(metrics) == {"style", "reward", "response_tokens", "truncated"}
 
 
 def test_a_right_answer_may_be_worth_more_than_one() -> None:

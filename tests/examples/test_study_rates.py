@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from examples.study import rates, run, screening
-from examples.study.grid import BEYOND, SEARCHED_RATES, SEARCHES, SWEEPS
+from examples.study import rates, run
+from examples.study.grid import BEYOND, SEARCHED_RATES
 
 SEARCH = "search long sums"
 HIGHEST = SEARCHED_RATES[-1]
@@ -57,11 +57,6 @@ def test_a_list_is_extended_by_one_value_at_its_better_end(end, finished) -> Non
     assert rates.chosen(SEARCH, Path()) == BEYOND[end]
 
 
-def test_the_ends_of_the_list_have_a_value_beyond() -> None:
-    assert set(BEYOND) == {SEARCHED_RATES[0], HIGHEST}
-    assert BEYOND[SEARCHED_RATES[0]] < SEARCHED_RATES[0] and BEYOND[HIGHEST] > HIGHEST
-
-
 def test_the_driver_extends_a_search_and_takes_its_choice(finished, monkeypatch) -> None:
     made: list[tuple[str, str, str]] = []  # (recipe, seeds, learning rates)
 
@@ -92,30 +87,6 @@ def test_cells_without_a_search_are_refused(tmp_path, capsys) -> None:
         f"error: lr* of dense_sums is not known, because {tmp_path}/search-dense-sums lacks finished runs: run it to "
         'its end with --only "search dense sums"\n'
     )
-
-
-def test_objectives_that_are_not_screened_are_refused(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(screening, "RESULTS", tmp_path)
-    assert run.main(["--only", "other papers", "--output", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        f"error: the objectives of other papers are not chosen yet, because {tmp_path} lacks runs of the screening: "
-        'run it with --only "other papers screening", then python -m examples.study.collect\n'
-    )
-
-
-def test_sweeps_are_made_seed_by_seed(tmp_path, monkeypatch) -> None:
-    made: list[tuple[str, int]] = []
-    monkeypatch.setattr(run, "_make", lambda name, seeds, options: made.append((name, seeds)))
-    assert run.main(["--only", "staleness,mild", "--seeds", "2", "--seed-by-seed", "--output", str(tmp_path)]) == 0
-    assert made == [("staleness", 1), ("mild", 1), ("staleness", 2), ("mild", 2)]
-
-
-def test_searches_are_of_the_recipe_whose_rate_they_choose() -> None:
-    for sweep in SWEEPS.values():
-        if sweep.search:
-            search = SWEEPS[sweep.search]
-            assert search.recipe == sweep.recipe and search.updates_per_sync == [1] and search.seeds == 3
-    assert {SWEEPS[name].recipe for name in SEARCHES} == {sweep.recipe for sweep in SWEEPS.values() if sweep.warm_start}
 
 
 def test_cells_are_made_again_by_objective(tmp_path, monkeypatch, capsys) -> None:

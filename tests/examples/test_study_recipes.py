@@ -62,10 +62,6 @@ def test_the_dense_model_is_as_wide_as_the_active_experts() -> None:
 # --- long sums
 
 
-def test_a_demonstration() -> None:
-    assert demonstrate((17, 25, 90)) == ("<think>17+25 7+5=12 1+2+1=4, 42+90 2+0=2 4+9=13</think> <answer>132</answer>")
-
-
 def test_a_demonstration_goes_on_with_its_slip() -> None:
     assert demonstrate((17, 25, 90), slip=1) == (
         "<think>17+25 7+5=12 1+2=3, 32+90 2+0=2 3+9=12</think> <answer>122</answer>"
@@ -91,13 +87,6 @@ def test_every_step_of_a_right_demonstration_is_true() -> None:
             assert sum(map(int, terms.split("+"))) == int(total)
         firsts = re.findall(r"(?:<think>|, )(\d+)\+(\d+)", row.demonstration)
         assert [second for _, second in firsts] == operands[1:]
-
-
-def test_the_splits_are_apart_and_no_question_is_twice() -> None:
-    train, held_out = ([row.question for row in rows(size=3000, split=split)] for split in ("train", "held_out"))
-    assert len(set(train)) == len(set(held_out)) == 3000
-    assert not set(train) & set(held_out)
-    assert [row.question for row in rows(size=3000, seed=1)] != train
 
 
 def test_responses_are_long_and_fit() -> None:

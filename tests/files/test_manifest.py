@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -24,33 +23,20 @@ def test_every_flipped_bit_is_damage(tmp_path):
             read_manifest(tmp_path)
 
 
-def test_a_manifest_without_a_checksum_is_damaged(tmp_path):
-    write_manifest(tmp_path, MANIFEST)
-    content = json.loads((tmp_path / NAME).read_text())
+def without_checksum(path):
+    content = json.loads(path.read_text())
     del content["crc32"]
-    (tmp_path / NAME).write_text(json.dumps(content))
+    path.write_text(json.dumps(content))
+
+
+def replaced_by_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("damage", [without_checksum, replaced_by_a_pipe, lambda path: path.unlink()])
+def test_a_damaged_manifest_is_named(tmp_path, damage):
+    write_manifest(tmp_path, MANIFEST)
+    damage(tmp_path / NAME)
     with pytest.raises(UserError, match=f"is damaged .*{NAME}"):
-        read_manifest(tmp_path)
-
-
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/dev/full"), os.mkfifo])
-def test_something_else_in_place_of_the_manifest(tmp_path, make):
-    make(tmp_path / NAME)
-    with pytest.raises(UserError, match=f"is damaged .*{NAME} cannot be read: .*not a regular file"):
-        read_manifest(tmp_path)
-
-
-def test_bytes_of_another_file_are_not_printed(tmp_path):
-    (tmp_path / NAME).write_bytes(bytes(range(256)))
-    with pytest.raises(UserError, match=f"is damaged .*{NAME} cannot be read: UnicodeDecodeError: ") as raised:
-        read_manifest(tmp_path)
-    assert "\\x" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "text", ['{"files": {"a": [1e999, 1]}, "run": {}}', '{"files": {}, "run": {"parallel": null}}']
-)
-def test_values_that_no_manifest_has(tmp_path, text):
-    (tmp_path / NAME).write_text(text)
-    with pytest.raises(UserError, match=f"is damaged .*{NAME} cannot be read"):
         read_manifest(tmp_path)

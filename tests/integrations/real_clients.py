@@ -6,20 +6,17 @@ The clients are those of verifiers' environment, which is appended to the path.
 import random
 import runpy
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from megatron_sspo.agent.agents import Agents
-from megatron_sspo.rollout.agents.messages import Call
-from megatron_sspo.rollout.agents.parsing import new_call_id
-from megatron_sspo.rollout.embedded.agents import QueuedSampler
+from megatron_sspo.rollout.agents import AgentEpisodes
+from megatron_sspo.rollout.embedded.turns import QueuedSampler
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.types import Endpoint, Sampling
-from tests.agent.talking_models import build, prompt, tokenizer
 from tests.rollout import tiny_models
+from tests.rollout.talking_models import build, prompt, tokenizer
 
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 sys.path.append(str(Path(__file__).parents[2] / f".venv-verifiers/lib/{VERSION}/site-packages"))
@@ -97,17 +94,15 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def every_answer_calls(monkeypatch):
     """Makes a call of every answer, because a random model writes none."""
-    parse = QueuedSampler.parse
 
     async def with_call(self, text, tools):
-        found = await parse(self, text, tools)
-        return replace(found, calls=(Call("add", f'{{"a": {len(text)}}}', new_call_id()),))
+        return text, [("add", f'{{"a": {len(text)}}}')]
 
-    monkeypatch.setattr(QueuedSampler, "parse", with_call)
+    monkeypatch.setattr(QueuedSampler, "find_calls", with_call)
 
 
 def generate(engine, agent, *, num_prompts, seed):
-    agents = Agents(agent, Endpoint(max_episodes=16), max_prompt_tokens=64)
+    agents = AgentEpisodes(agent, Endpoint(max_episodes=16), max_prompt_tokens=64)
     try:
         prompts = [prompt(f"add {number}") for number in range(num_prompts)]
         generation = engine.start(prompts, SAMPLING, group_size=4, seed=seed, environment=agents)
@@ -174,11 +169,9 @@ def test_the_calculator_of_the_examples(folder, monkeypatch) -> None:
     """Every answer is a call of its tool, so an episode has four turns, and the tool's results are between them."""
 
     async def with_call(self, text, tools):
-        call = Call("calculate", '{"a": 2, "operator": "+", "b": 3}', new_call_id())
-        return replace(await parse(self, text, tools), calls=(call,))
+        return text, [("calculate", '{"a": 2, "operator": "+", "b": 3}')]
 
-    parse = QueuedSampler.parse
-    monkeypatch.setattr(QueuedSampler, "parse", with_call)
+    monkeypatch.setattr(QueuedSampler, "find_calls", with_call)
     calculator = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "agents" / "calculator.py"))
     engine = embedded.engine(folder)
     engine.load_weights(tiny_models.weights(folder).items(), 0)

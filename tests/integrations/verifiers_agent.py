@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.agent.agents import Agents
 from megatron_sspo.agent.verifiers import Verifiers, agent
 from megatron_sspo.data.sources.verifiers import rows
 from megatron_sspo.errors import UserError
+from megatron_sspo.rollout.agents import AgentEpisodes
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.types import Endpoint, Prompt, Sampling
-from tests.agent.talking_models import build, prompt
-from tests.agent.test_attacks import Fixed, attack
+from packages.agents.tests.endpoints import Fixed, serve
+from sspo_agents.errors import AgentError
 from tests.rollout import tiny_models
+from tests.rollout.talking_models import build, prompt
 
 ROOT = Path(__file__).parents[2]
 HERE = {"python": str(ROOT / ".venv-verifiers/bin/python"), "folder": str(ROOT / "examples/agents")}
@@ -31,10 +32,8 @@ def task(number: int) -> Prompt:
 class Script(Fixed):
     """A policy that calls the tool with 1 and 7, and then says what it got."""
 
-    async def parse(self, text, tools):
-        call = '<tool_call>{"name": "add_add", "arguments": {"a": 1, "b": 7}}</tool_call>'
-        self.text = call if len(self.prompts) % 2 else "8"
-        return await super().parse(text, tools)
+    async def find_calls(self, text, tools):
+        return ("", [("add_add", '{"a": 1, "b": 7}')]) if len(self.prompts) % 2 else ("8", [])
 
 
 def test_episodes_have_the_rubrics_rewards_by_name_and_the_tools() -> None:
@@ -53,7 +52,7 @@ def test_episodes_have_the_rubrics_rewards_by_name_and_the_tools() -> None:
             assert await vf.run(base_url, task(2)) == {"answer": 0.0, "used_tool": 0.1}
             with pytest.raises(RuntimeError, match="episode_budget_exceeded"):
                 await vf.run(base_url, task(0))
-            with pytest.raises(UserError, match="no number of a task"):
+            with pytest.raises(AgentError, match="no number of a task"):
                 await vf.run(base_url, prompt())
             session.tree.turns.clear()  # the episode has all of its turns again
             sampler.seconds = 60.0
@@ -65,7 +64,7 @@ def test_episodes_have_the_rubrics_rewards_by_name_and_the_tools() -> None:
                 await asyncio.sleep(0.05)
             assert sampler.num_cancelled == 1, "the environment was told, and closed its connection"
             vf._process.kill()
-            with pytest.raises(RuntimeError, match="was killed by SIGKILL"):
+            with pytest.raises(RuntimeError, match="exit code -9"):
                 await vf.run(base_url, task(0))
             session.tree.turns.clear()  # the episode has all of its turns again
             sampler.seconds = 0.0
@@ -75,7 +74,7 @@ def test_episodes_have_the_rubrics_rewards_by_name_and_the_tools() -> None:
         finally:
             await vf.close()
 
-    attack(do, sampler, knows_all=True, max_turns=4)
+    serve(do, sampler, knows_all=True, max_turns=4)
 
 
 def test_a_generation_on_the_embedded_engine(tmp_path) -> None:
@@ -88,7 +87,7 @@ def test_a_generation_on_the_embedded_engine(tmp_path) -> None:
     folder = build(tmp_path / "model", knows_all=True)
     engine = embedded.engine(folder)
     engine.load_weights(tiny_models.weights(folder).items(), 3)
-    agents = Agents(Verifiers(ENVIRONMENT, **HERE), Endpoint(), max_prompt_tokens=64)
+    agents = AgentEpisodes(Verifiers(ENVIRONMENT, **HERE), Endpoint(), max_prompt_tokens=64)
     try:
         generation = engine.start(prompts, Sampling(max_tokens=64), group_size=3, seed=0, environment=agents)
         found = {}
@@ -100,7 +99,7 @@ def test_a_generation_on_the_embedded_engine(tmp_path) -> None:
     assert len(rollouts) == 6
     assert all(rollout.reward_parts == {"answer": 0.0, "used_tool": 0.0} for rollout in rollouts)
     assert all(rollout.num_turns == 1 for rollout in rollouts)
-    assert agents._agent._process.returncode == 0
+    assert agents.agents._agent._process.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_answers_that_cannot_be_written_leave_no_row(tmp_path, monkeypatch) -> N
 
     monkeypatch.setattr("megatron_sspo.job.records.write_rows", kill)
     writer = MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
-    records: Any = SimpleNamespace(_folder=tmp_path, _writer=writer)
+    records: Any = SimpleNamespace(_folder=tmp_path, writer=writer)
     with pytest.raises(KeyboardInterrupt):
         Records.write_evaluation(records, {"update": 1}, [])
     assert not (tmp_path / "evaluations.jsonl").exists()

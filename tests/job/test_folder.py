@@ -1,6 +1,5 @@
 """The folder of a new run, which another run may have used since the checks."""
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,11 +7,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.errors import UserError
 from megatron_sspo.job.job import Job
 from megatron_sspo.job.training import Training
 from megatron_sspo.preflight.preflight import check_is_new
-from megatron_sspo.processes.console import Display
 
 
 def test_a_run_that_has_begun_and_ended_since_the_checks_is_not_replaced(tmp_path):
@@ -20,7 +18,10 @@ def test_a_run_that_has_begun_and_ended_since_the_checks_is_not_replaced(tmp_pat
     with ExitStack() as stack:
         Job._lock(job, stack)
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    with ExitStack() as stack, pytest.raises(UserError, match="already contains a run: continue it with --resume"):
+    with (
+        ExitStack() as stack,
+        pytest.raises(UserError, match=r"already contains a run, which .*: continue it with --resume"),
+    ):
         Job._lock(job, stack)
     job._is_new = False
     with ExitStack() as stack:
@@ -44,20 +45,5 @@ def test_files_of_somebody_else_are_not_overwritten(tmp_path, name):
     (tmp_path / "notes.txt").touch()
     check_is_new(tmp_path)
     (tmp_path / name).mkdir() if name == "model" else (tmp_path / name).touch()
-    with pytest.raises(UserError, match=f"already contains {name}, which a new run would overwrite: choose another"):
+    with pytest.raises(UserError, match=f"already contains {name}, which a new run would replace: choose another"):
         check_is_new(tmp_path)
-
-
-def test_a_log_that_is_a_pipe_does_not_block_the_run(tmp_path):
-    os.mkfifo(tmp_path / "log.txt")
-    with pytest.raises(UserError, match="it is a pipe, not a regular file"), os_errors_as_user_errors():
-        Display(silent=True).log_to(tmp_path / "log.txt")
-
-
-def test_a_log_that_becomes_a_pipe_does_not_block_the_run(tmp_path):
-    display = Display(silent=True)
-    display.log_to(tmp_path / "log.txt")
-    (tmp_path / "log.txt").unlink()
-    os.mkfifo(tmp_path / "log.txt")
-    with pytest.raises(UserError, match=r"log\.txt: it is a pipe, not a regular file"), os_errors_as_user_errors():
-        display.log("a line")

@@ -75,28 +75,6 @@ def test_a_tie_is_exactly_zero(advantage, value, group_size, dtype):
     assert advantage(torch.full((group_size,), value, dtype=dtype)).tolist() == [0.0] * group_size
 
 
-@every
-@pytest.mark.parametrize(
-    "given_dtype, dtype", [(torch.float32,) * 2, (torch.float64,) * 2, (torch.int64, torch.float32)]
-)
-def test_dtype(advantage, given_dtype, dtype):
-    assert advantage(torch.tensor([0, 1, 1], dtype=given_dtype)).dtype == dtype
-
-
-@every
-def test_refusals(advantage):
-    with pytest.raises(ValueError, match="at least two responses, and this one has 1"):
-        advantage(torch.tensor([1.0]))
-    with pytest.raises(ValueError, match="at least two responses, and this one has 0"):
-        advantage(torch.tensor([]))
-    with pytest.raises(ValueError, match="reward 2 of the group is nan"):
-        advantage(torch.tensor([1.0, 0.0, float("nan"), 1.0]))
-    with pytest.raises(ValueError, match="reward 0 of the group is inf"):
-        advantage(torch.tensor([float("inf"), 0.0]))
-    with pytest.raises(ValueError, match=r"shape \[G\], and these have \[2, 2\]"):
-        advantage(torch.ones(2, 2))
-
-
 # --- advantages of other papers
 
 

@@ -20,7 +20,6 @@ from megatron_sspo.objective import (
     Sigmoid,
     arithmetic,
     geometric,
-    sspo,
 )
 from tests.objective.reference_vectors import check_vector
 from tests.objective.test_gates import ADVANTAGES, gradient_of_log_gate, log_ratios, tensor
@@ -173,33 +172,3 @@ def test_finite_far_away(gate, advantage, cap, dtype):
         gradient_of_log_gate(wrapped, log_ratio, sign),
     ):
         assert values.dtype == dtype and values.isfinite().all()
-
-
-def test_a_group_of_advantages_at_once():
-    log_ratio = torch.full((3,), 0.4, dtype=torch.float64)
-    found = Pessimistic(AtanLog(0.7, 0.2)).log_gate(log_ratio, tensor([2.0, -2.0, 0.0]))
-    assert found.tolist() == [0.2 * math.atan(2.0), 0.4, 0.7 * math.atan(0.4 / 0.7)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((AtanLog,), "Pessimistic.gate is the class AtanLog, and must be a gate"),
-        ((0.3,), "Pessimistic.gate is 0.3"),
-        ((AtanLog(), 1.0), "Pessimistic.cap is 1.0, and must be a finite number above 1, or None"),
-        ((AtanLog(), math.inf), "Pessimistic.cap is inf"),
-        ((AtanLog(), "2"), "Pessimistic.cap is '2'"),
-    ],
-)
-def test_what_is_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        Pessimistic(*arguments)
-
-
-def test_by_the_command_line():
-    from megatron_sspo.config.overrides import override
-    from megatron_sspo.recipe import load_recipe
-
-    run = load_recipe(str(Path(__file__).parents[2] / "examples" / "tiny_moe.py"))
-    changed = override(run, ["objective=sspo(Pessimistic(AtanLog(0.3, 0.2)))", "objective.token_gate.cap=3.0"])
-    assert changed.objective == sspo(Pessimistic(AtanLog(), cap=3.0))

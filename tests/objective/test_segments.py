@@ -77,18 +77,3 @@ def test_many_values_in_float32_are_summed_in_float64():
     count = 65_000
     mean = Segments.from_lengths([count]).mean(torch.full((count,), 0.1))
     assert mean.dtype == torch.float32 and mean.item() == pytest.approx(0.1, rel=1e-6)
-
-
-def test_booleans_are_counted():
-    assert Segments.from_lengths([3]).mean(torch.tensor([True, False, False])).item() == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize("lengths", [[1.5], torch.tensor([1.0]), [-1], [[1, 2]], torch.tensor(3), [True]])
-def test_other_lengths_are_refused(lengths):
-    with pytest.raises(ValueError, match="sequence lengths"):
-        Segments.from_lengths(lengths)
-
-
-def test_another_number_of_tokens_is_refused():
-    with pytest.raises(ValueError, match=r"\[4\].*\[5\] tokens"):
-        Segments.from_lengths([2, 3]).sum(torch.zeros(4))

@@ -11,7 +11,6 @@ from matplotlib import image
 
 from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
-from megatron_sspo.plots import curves, picture
 from megatron_sspo.plots.curves import plot_run, plot_runs
 
 
@@ -110,99 +109,47 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return said
 
 
-@pytest.mark.parametrize("what", [["gates"], ["RUN"]])
-def test_outputs_that_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    what = [name.replace("RUN", str(run(tmp_path / "a"))) for name in what]
+@pytest.mark.parametrize("what", ["gates", "RUN"])
+def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    what = what.replace("RUN", str(run(tmp_path / "a")))
     (tmp_path / "folder.png").mkdir()
-    os.mkfifo(tmp_path / "pipe.png")
-    (tmp_path / "null.png").symlink_to("/dev/null")
-    (tmp_path / "file").write_text("")
     before = sorted(tmp_path.rglob("*"))
     for output, reason in {
-        "folder.png": "is not a regular file",
-        "pipe.png": "is not a regular file",
-        "null.png": "is not a regular file",
-        ".": "is not a picture",
-        "a": "is not a picture",
-        "a/metrics.jsonl": "is not a picture",
-        "nowhere/x.png": "there is no folder nowhere: make it",
-        "file/x.png": "there is no folder file: make it",
+        "folder.png": "Is a directory",
+        "a/metrics.jsonl": "is not a picture in a folder: choose a suffix of .png, .svg, .pdf",
+        "nowhere/x.png": "is not a picture in a folder",
         f"{'x' * 300}.png": "File name too long",
     }.items():
-        assert reason in refusal(capsys, *what, "--output", output), output
+        assert reason in refusal(capsys, what, "--output", tmp_path / output), output
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("number", "message"),
-    [
-        (errno.ENOSPC, "cannot write into .*/a/curves.png: No space left on device; make room, or"),
-        (errno.EFBIG, "File too large; raise the limit `ulimit -f`, or"),
-    ],
-)
-def test_a_disk_that_is_full_leaves_the_old_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
-) -> None:
+def test_a_disk_that_is_full_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run(tmp_path / "a")
     (folder / "curves.png").write_text("old")
 
     def full(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(picture.os, "replace", full)
-    with pytest.raises(UserError, match=message):
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UserError, match=r"cannot write into .*/a/curves.png: No space left on device; make room, or"):
         plot_run(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["curves.png", "evaluations.jsonl", "metrics.jsonl"]
     assert (folder / "curves.png").read_text() == "old"
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ("{", "line 2 is not JSON"),
-        ("[1]", "line 2 has no update"),
-        ("{}", "line 2 has no update"),
-        ("null", "line 2 has no update"),
-        ('{"update": "3"}', "line 2 has update '3'"),
-        ('{"update": NaN}', "line 2 has update nan"),
-        ('{"update": -1}', "line 2 has update -1"),
-        ('{"update": 1e30}', "line 2 has update 1e"),
-        ('{"update": 2, "reward/mean": "high"}', "has reward/mean 'high' at update 2, which is not a number"),
-        ('{"update": 2, "reward/mean": null}', "has reward/mean None at update 2"),
-        ('{"update": 2, "log_ratio/p50": [1]}', "has log_ratio/p50"),
-        ("[" * 100_000, "line 2 is not JSON"),
-        ("\0\0\0", "line 2 is not JSON"),
-        ('{"update": 1' + "0" * 5000 + "}", "line 2 is not JSON"),
-    ],
-)
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
-def test_rows_that_are_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, row: str, reason: str
-) -> None:
-    folder = written(run(tmp_path / "a"), name, '{"update": 1, "reward/mean": 0.5, "pass@1": 0.5}', row)
-    assert reason in refusal(capsys, folder)
-    assert not (folder / "curves.png").exists()
+def test_rows_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    for place, (row, reason) in enumerate({"{": "line 2 is not JSON", "{}": "line 2 has no update"}.items()):
+        folder = written(run(tmp_path / str(place)), name, '{"update": 1, "reward/mean": 0.5}', row)
+        assert reason in refusal(capsys, folder)
+        assert not (folder / "curves.png").exists()
 
 
-def test_folders_of_no_rows_and_of_other_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "pipe").mkdir()
-    os.mkfifo(tmp_path / "pipe" / "metrics.jsonl")
-    (tmp_path / "folder" / "metrics.jsonl").mkdir(parents=True)
-    (tmp_path / "circle").symlink_to("circle")
-    (tmp_path / "binary").mkdir()
-    (tmp_path / "binary" / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+def test_folders_of_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, reason in {
         written(tmp_path / "empty", "metrics.jsonl"): "has no rows: wait for the first update",
-        written(tmp_path / "other", "metrics.jsonl", '{"update": 1, "loss": 2}'): "was it written by another program?",
-        tmp_path / "pipe": "it is a pipe, not a regular file",
-        tmp_path / "folder": "it is a folder, not a regular file",
-        tmp_path / "binary": "is not UTF-8",
         tmp_path / "nowhere": "is .* the folder of a run",
-        tmp_path / "circle": "is .* the folder of a run",
-        tmp_path / "binary" / "metrics.jsonl": "is .* the folder of a run",
     }.items():
         assert re.search(reason, refusal(capsys, run(tmp_path / f"whole-{folder.name}"), folder))
 
@@ -211,11 +158,6 @@ def test_evaluations_by_a_reward_of_the_users_own_have_no_pass_rate(tmp_path: Pa
     folder = run(tmp_path / "a")
     (folder / "evaluations.jsonl").write_text('{"update": 0, "sums/letters": 3.5}\n')
     assert num_pixels(plot_run(folder), "#0072B2") > 1000
-
-
-def test_a_part_of_the_reward_with_the_name_of_the_pass_rate_is_no_set() -> None:
-    assert curves._sets({"sums/pass@1": 0.5, "sums/pass@1/low": 0.2, "sums/reward/pass@1": 1.0}) == ["sums"]
-    assert curves._sets({"update": 0, "pass@1": 0.5}) == [""]
 
 
 @pytest.mark.parametrize("num_updates", [0, 8])
@@ -227,7 +169,7 @@ def test_what_a_kill_left_of_the_last_row_is_no_row(tmp_path: Path, num_updates:
 
 
 def test_values_that_are_no_number_or_missing_leave_gaps(tmp_path: Path) -> None:
-    rows = ['{"update": 1, "reward/mean": NaN, "policy/grad_norm": Infinity, "log_ratio/p50": 0.5}']
+    rows = ['{"update": 1, "reward/mean": NaN, "policy/entropy": "high", "policy/grad_norm": Infinity}']
     rows += ['{"update": 2, "policy/entropy": 1e308, "response/tokens_mean": 1' + "0" * 400 + "}"]
     rows += [f'{{"update": {update}, "reward/mean": {update % 3}}}' for update in range(3, 12)]
     folder = written(tmp_path / "a", "metrics.jsonl", *rows)
@@ -243,7 +185,7 @@ def test_one_row_is_visible(tmp_path: Path) -> None:
     assert num_pixels(folder / "curves.png", "#0072B2") > num_pixels(legend_alone / "curves.png", "#0072B2") + 10
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 7])
+@pytest.mark.parametrize("count", [2, 7])
 def test_equal_curves_do_not_hide_each_other(tmp_path: Path, count: int) -> None:
     """Each of several equal runs, up to the number of colours, is visible in the curves, not only in the legend."""
     equal = [run(tmp_path / f"run-{number}", 40) for number in range(count)]

@@ -1,26 +1,20 @@
 """Resumed runs equal uninterrupted runs to the last bit; a bad checkpoint is reported in one sentence."""
 
-import io
-import os
-import pickle
 import resource
-import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 import resume
 import torch
 from launcher import launch
 from megatron.core import tensor_parallel
-from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from tiny_policy import read_batch
 
 from megatron_sspo.checkpoint import saving as saving_module
 from megatron_sspo.checkpoint import sharded
-from megatron_sspo.checkpoint.saving import ResultQueue
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.run import Model
@@ -87,64 +81,53 @@ def test_random_states_of_another_kind_of_device_are_seeded_anew(device, monkeyp
     assert found[0] == found[1] != found[2]
 
 
-def test_killed_writer_raises_a_user_error(make, folders, batches, tmp_path, monkeypatch):
-    monkeypatch.setattr(ResultQueue, "put", lambda *_: time.sleep(600))  # the writer cannot finish before it is killed
+def test_a_write_that_fails_in_the_background_is_a_user_error(make, folders, batches, tmp_path, monkeypatch):
+    def fail(*_, results_queue, **__):
+        results_queue.put((0, OSError(5, "Input/output error")))
+
+    monkeypatch.setattr(saving_module, "_write_file", fail)
     policy = make(folders["dense"])
     resume.train(policy, read_batch(batches["dense"]), updates=1)
     saving = policy.begin_save(tmp_path)
-    saving._process.kill()
-    with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*was killed"):
+    with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*output error"):
         saving.wait()
 
 
-def test_killed_worker_of_the_writer_raises_a_user_error(make, folders, batches, tmp_path, monkeypatch):
-    """Kills a worker as the kernel does when memory runs out; Megatron's writer would wait for it forever."""
-    monkeypatch.setattr(FileSystemWriterAsync, "write_preloaded_data", lambda *_, **__: time.sleep(600))
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_a_checkpoint_has_the_state_at_its_beginning(make, folders, batches, tmp_path, monkeypatch, is_distributed):
+    """The thread writes when training has gone on."""
+    write, may_write = saving_module._write_file, threading.Event()
+    monkeypatch.setattr(
+        saving_module, "_write_file", lambda *rest, **options: may_write.wait(60) and write(*rest, **options)
+    )
+    ddp, batch = {"use_distributed_optimizer": is_distributed}, read_batch(batches["dense"])
+    policy = make(folders["dense"], ddp=ddp)
+    resume.train(policy, batch)
+    saving = policy.begin_save(tmp_path)
+    expected = resume.train(policy, batch)
+    may_write.set()
+    saving.wait()
+    fresh = make(folders["dense"], ddp=ddp)
+    fresh.load(tmp_path)
+    resume.assert_equal_to_the_bit(resume.train(fresh, batch), expected)
+
+
+def test_a_save_that_is_cancelled_ends(make, folders, batches, tmp_path, monkeypatch):
+    write, has_begun = saving_module._write_file, threading.Event()
+
+    def write_slowly(*rest, write_bucket, **options):
+        file, key, (objects, tensors) = write_bucket
+        has_begun.set()
+        write(*rest, write_bucket=(file, key, (objects, (time.sleep(0.2) or each for each in tensors))), **options)
+
+    monkeypatch.setattr(saving_module, "_write_file", write_slowly)
     policy = make(folders["dense"])
     resume.train(policy, read_batch(batches["dense"]), updates=1)
     saving = policy.begin_save(tmp_path)
-    writer = psutil.Process(saving._process.pid)
-    until_it_has_workers = time.monotonic() + 60
-    while not writer.children() and time.monotonic() < until_it_has_workers:
-        time.sleep(0.01)
-    writer.children()[0].kill()
-    with pytest.raises(UserError, match=f"the checkpoint {tmp_path} could not be written .on rank 0: .*was killed"):
+    assert has_begun.wait(60)
+    saving.cancel()
+    with pytest.raises(UserError, match="it was cancelled"):
         saving.wait()
-
-
-def test_a_writer_that_deadlocks_as_it_is_forked_is_forked_again(make, folders, batches, tmp_path, monkeypatch):
-    """Simulates a lock that a thread of the trainer holds during the fork, so that the forked process never gets it."""
-    real, deadlocked = saving_module._write, tmp_path / "deadlocked"
-
-    def write(*arguments):
-        if not deadlocked.exists():
-            deadlocked.touch()
-            time.sleep(600)
-        real(*arguments)
-
-    monkeypatch.setattr(saving_module, "_write", write)
-    monkeypatch.setattr(saving_module, "_START_SECONDS", 1.0)
-    policy = make(folders["dense"])
-    resume.train(policy, read_batch(batches["dense"]), updates=1)
-    (tmp_path / "checkpoint").mkdir()
-    policy.save(tmp_path / "checkpoint")
-    assert deadlocked.exists()
-    make(folders["dense"]).load(tmp_path / "checkpoint")
-
-
-def test_writer_killed_while_sending_its_result():
-    results = ResultQueue()
-    if not (writer := os.fork()):
-        results.put(bytes(1_000_000))  # a pipe takes some 65,000
-        os._exit(0)
-    results.close_writer()
-    until_it_blocks = time.monotonic() + 60
-    while not results._reader.poll() and time.monotonic() < until_it_blocks:
-        time.sleep(0.01)
-    os.kill(writer, signal.SIGKILL)
-    os.waitpid(writer, 0)
-    results.collect()
-    assert "was killed" in str(results.get_nowait())
 
 
 @pytest.mark.parametrize("in_background", [False, True])
@@ -211,63 +194,12 @@ def test_damaged_checkpoint_raises_a_user_error(saved, make, folders, kind):
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
-class Code:
-    """An object whose pickle makes a folder when it is loaded."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.folder),)
-
-
-def torch_saved(value):
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()
-
-
-def replace_record(path, name, content):
-    """Appends a record to a file of a checkpoint, and lets the index name it in place of a tensor's or an object's."""
-    index = pickle.loads((path / ".metadata").read_bytes())
-    info = next(info for key, info in index.storage_data.items() if key.fqn.startswith(name))
-    file = path / info.relative_path
-    info.offset, info.length = file.stat().st_size, len(content)
-    file.write_bytes(file.read_bytes() + content)
-    (path / ".metadata").write_bytes(pickle.dumps(index))
-
-
-@pytest.mark.parametrize("place", ["common.pt", "random", "embedding.word"])
-@pytest.mark.parametrize("is_resharded", [False, True])
-def test_code_in_a_checkpoint_is_not_run(saved, make, folders, tmp_path, monkeypatch, place, is_resharded):
-    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
-    path, code = saved("dense"), Code(tmp_path / "code was run")
-    if place == "common.pt":
-        (path / place).write_bytes(torch_saved({"scheduler": code}))
-    else:
-        replace_record(path, place, torch_saved([code]))
-    policy = make(folders["dense"])
-    if place == "random" and is_resharded:  # it is not read then
-        policy.load_resharded(path)
-    else:
-        with pytest.raises(UserError) as raised:
-            (policy.load_resharded if is_resharded else policy.load)(path)
-        assert str(path) in str(raised.value) and "\n" not in str(raised.value)
-        assert "weights_only" not in str(raised.value)
-    assert not code.folder.exists()
-    assert os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] == "1"
-
-
 @pytest.mark.parametrize(
     ("written", "loaded"),
     [
         ("dense", "moe"),
-        ("moe", "dense"),
         ("moe", "moe_shallow"),
-        ("moe_shallow", "moe"),
         ("tied", "dense"),
-        ("dense", "tied"),
-        ("one_group", "dense"),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written, loaded):
@@ -279,12 +211,7 @@ def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written,
 
 def test_every_update_of_a_decayed_schedule_trains(make, folders, batches):
     batch = read_batch(batches["dense"])
-    for schedule, num_updates, min_lr, last in (
-        ("linear", 1, 0.0, 5e-4),
-        ("cosine", 1, 0.0, 5e-4),
-        ("linear", 2, 0.0, 1e-3 / 3),
-        ("linear", 2, 1e-4, 1e-4),
-    ):
+    for schedule, num_updates, min_lr, last in (("cosine", 1, 0.0, 5e-4), ("linear", 2, 1e-4, 1e-4)):
         optimizer = replace(resume.OPTIMIZER, schedule=schedule, warmup_updates=0, min_lr=min_lr)
         policy = make(folders["dense"], optimizer=optimizer, num_updates=num_updates)
         rates = [policy.update(batch, sspo()).learning_rate for _ in range(num_updates)]

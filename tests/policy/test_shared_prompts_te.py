@@ -89,23 +89,6 @@ def test_pieces_attend_as_packed_sequences_with_more_keys_than_queries():
     assert attention.cp_group == "group" and attention.cp_stream == "stream"
 
 
-def test_layers_with_one_specification():
-    """Checks that a class is changed once: the layers of a Megatron specification may be one object."""
-    once = with_shared_prompts(Stock)
-    assert with_shared_prompts(once) is once
-
-
-def test_separate_rows_are_megatrons():
-    assert with_shared_prompts(Stock)()(*row(), None, attn_mask_type="causal") == "separate rows"
-
-
-def test_a_plain_row_is_causal_attention_within_each_sequence():
-    inputs = row()
-    parts = [values[16:].transpose(0, 1)[None] for values in inputs]
-    expected = F.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)[0].transpose(0, 1).flatten(1)
-    torch.testing.assert_close(_plain(*inputs, pieces_of(ROW, 0, 1))[16:], expected)
-
-
 def test_copies_are_not_kept_for_the_backward_pass():
     values = torch.randn(3, 4, requires_grad=True)
     rows = torch.tensor([2, 0, 2, 1])
@@ -138,17 +121,6 @@ def test_attention_that_is_computed_again_in_the_backward_pass(use_reentrant):
 
 def test_the_check_at_the_start_accepts_what_is_right():
     assert refusal(Layer(Stock), torch.device("cpu")) == ""
-
-
-def test_the_check_at_the_start_names_an_error_of_transformer_engine():
-    class Refuses(StandIn):
-        def forward(self, *args, **options):
-            raise ValueError("No dot product attention backend is available\nfor these inputs")
-
-    class Megatron(Refuses):
-        pass
-
-    assert refusal(Layer(Megatron), torch.device("cpu")) == "No dot product attention backend is available"
 
 
 @pytest.mark.parametrize("wrong", ["aligned at the beginning", "the gradient of half of the keys"])

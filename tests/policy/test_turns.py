@@ -11,9 +11,7 @@ from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.objective import AtanLog, Penalties, sspo
 from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.policy.metrics import merge_reports, update_metrics
-from megatron_sspo.policy.plugin import pack_rollouts
 from megatron_sspo.rollout.advantages import with_advantages
-from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 CASES = cases() | {
@@ -112,41 +110,3 @@ def test_the_papers_formula_written_naively():
     assert place == 11
     torch.testing.assert_close(total, naive, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(gradient, torch.autograd.grad(naive, log_probs)[0], rtol=1e-5, atol=1e-7)
-
-
-def test_values_at_observations_are_ignored():
-    group = acting()
-    changed = [
-        replace(
-            rollout,
-            **{name: np.where(rollout.response_mask(), getattr(rollout, name), 99.0) for name in FIELDS},
-        )
-        for rollout in group.rollouts
-    ]
-    before, after = microbatch(group), microbatch(replace(group, rollouts=changed))
-    for name in FIELDS:
-        assert torch.equal(getattr(before, name), getattr(after, name))
-
-
-def test_pack_rollouts_with_observations(device):
-    group = acting()
-    names = {"old": "old_log_probs", "engine": "rollout_log_probs", "reference": "reference_log_probs"}
-    names["old_entropy"] = "old_entropy"
-    given = [
-        {"prompt": group.prompt.tokens, "response": r.tokens, "advantage": r.advantage, "observed": r.observed}
-        | {name: getattr(r, field) for name, field in names.items()}
-        for r in group.rollouts
-    ]
-    found, expected = pack_rollouts(given), microbatch(group)
-    assert torch.equal(found.response_rows, expected.response_rows)
-    assert torch.equal(found.segments.lengths, expected.segments.lengths)
-    for name in FIELDS:
-        assert torch.equal(getattr(found, name), getattr(expected, name))
-
-
-def test_rows_of_metrics_count_the_policys_tokens():
-    row = reward_metrics([acting()], policy_version=3)
-    assert row["response/tokens_mean"] == (5 + 2 + 4 + 0) / 4 and row["response/tokens_max"] == 5
-    assert row["response/turns_mean"] == (3 + 2 + 1 + 1) / 4
-    assert row["response/observed_tokens_mean"] == (4 + 4) / 4
-    assert row["rollout/staleness"] == 2

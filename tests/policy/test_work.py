@@ -5,7 +5,7 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.utils.flop_counter import FlopCounterMode
 
-from megatron_sspo.batching.work import QUERIES_AT_ONCE, Work, causal_pairs, masked_pairs
+from megatron_sspo.batching.work import QUERIES_AT_ONCE, Work, masked_pairs
 from megatron_sspo.policy.work import work_of
 from tests.policy.tiny_policy import build
 
@@ -41,11 +41,6 @@ def test_it_is_what_torch_counts(kind) -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.model(input_ids=torch.arange(LENGTH)[None])
     assert 2 * of(model.config).of(LENGTH, LENGTH**2) == pytest.approx(counter.get_total_flops(), rel=1e-3)
-
-
-def test_a_sequence_has_the_pairs_of_the_causal_mask() -> None:
-    assert causal_pairs(LENGTH) == torch.ones(LENGTH, LENGTH).tril().sum()
-    assert Work(token=3, pair=2).of(4, causal_pairs(4)) == 3 * 4 + 2 * 10
 
 
 def test_layers_without_experts_are_dense() -> None:

@@ -1,7 +1,6 @@
 """Forks of a process, and which processes may be forked."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -24,19 +23,6 @@ def in_new_process(program: str) -> str:
 def test_a_fork_ends_with_the_exit_code_of_what_it_runs(code: int) -> None:
     program = f"from megatron_sspo.processes.forks import fork; print(fork(lambda: {code}, 'rank 0').wait())"
     assert in_new_process(program) == f"{code}\n"
-
-
-def test_a_fork_is_killed() -> None:
-    program = """
-import time
-from megatron_sspo.processes.forks import fork
-made = fork(lambda: time.sleep(100), "rank 0")
-print(made.poll())
-made.kill()
-print(made.wait(), made.poll())
-made.send_signal(9)  # of an ended process: nothing happens
-"""
-    assert in_new_process(program) == f"None\n{-signal.SIGKILL} {-signal.SIGKILL}\n"
 
 
 def test_a_fork_has_a_title_and_dies_with_its_parent() -> None:
@@ -103,10 +89,3 @@ def test_the_number_of_threads_is_as_before_afterwards(monkeypatch: pytest.Monke
             assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
         assert torch.get_num_threads() == before
         assert os.environ.get("TOKENIZERS_PARALLELISM") == value
-
-
-def test_code_inside_may_remove_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
-    with without_threads():
-        del os.environ["TOKENIZERS_PARALLELISM"]
-    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"

@@ -8,9 +8,9 @@ from megatron_sspo.config.resolve import call_with_options, resolve, short_names
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.code import CodeReward, extract_program, read_checks, reward
 from megatron_sspo.reward.protocol import check_prompts, checked_score
-from megatron_sspo.sandbox.pool import SandboxPool
-from megatron_sspo.sandbox.types import Limits, SandboxBroken
 from megatron_sspo.types import Prompt
+from sspo_sandbox.pool import SandboxPool
+from sspo_sandbox.types import Limits, SandboxBroken
 
 
 def prompt(id: str = "x.jsonl:1", answer: str = "-", **metadata) -> Prompt:

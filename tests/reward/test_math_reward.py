@@ -1,6 +1,5 @@
 import math
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from megatron_sspo.config.resolve import resolve, short_names
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.math import reward
 from megatron_sspo.reward.pool import DeadlinePool
@@ -38,77 +36,32 @@ def judge():
 
 
 RIGHT = [
-    ("5", "5"),
-    ("5", " 5\n"),
-    ("5", "5.0"),
-    ("5", "+5"),
-    ("5", "005"),
-    ("0", "-0"),
-    ("-3", "-3.00"),
-    ("1000", "1,000"),
-    ("1234567.5", "1,234,567.50"),
+    ("5", " 5.0\n"),
     ("1/2", "0.5"),
-    ("2/4", "1/2"),
-    (".5", "0.5"),
-    ("-1/2", "-0.5"),
-    ("5", "$5$"),
     ("5", r"\boxed{5}"),
     ("5", "x=5"),
-    ("10", r"\$10"),
     ("10", r"10\text{ cm}"),
-    ("42", "42 apples"),
-    ("90", r"90^\circ"),
-    ("50", "50%"),
-    (r"\frac{1}{2}", "1/2"),
-    (r"\frac{1}{2}", r"\frac12"),
+    ("1000", "1,000"),
     (r"$\frac{1}{2}$", r"\dfrac{2}{4}"),
     (r"2\sqrt{3}", r"\sqrt{12}"),
-    ("x^2+1", "1+x^2"),
     ("n(n+1)/2", r"\frac{n^2+n}{2}"),
-    ("(1,2)", "(1, 2)"),
     ("{1,2}", "{2,1}"),
-    (r"\{1,2\}", r"\{2,1\}"),
-    ("[0,1)", "[0, 1)"),
-    (r"\infty", r"\infty"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"),
-    ("2^{10}", "1024"),
-    ("A", "(A)"),
-    ("Yes", "yes"),
-    ("16_8", "16_{8}"),
     ("no solution", "no solution"),
 ]
 WRONG = [
     ("5", "6"),
     ("5", ""),
-    ("5", "-5"),
-    ("5", "55"),
-    ("5", "5.0000001"),
     ("1/3", "0.333333"),
     ("1/2", "1/0"),
-    ("1/0", "1/2"),
-    ("5", "3, 4, 5"),
     ("5", "5 or 6"),
-    ("5", "6 or 5"),
     ("5", "1 2 3 4 5"),
-    ("5", "5\n6"),
     ("5", r"\boxed{6} \boxed{5}"),
-    ("5", "5}{6"),
-    ("5", "}5{"),
-    ("5", "the number five"),
-    ("5", "5 = 6"),
-    (r"\frac{1}{2}", "2"),
-    (r"\frac{1}{3}", "0.33"),
     ("(1,2)", "(2,1)"),
     ("[0,1)", "[0,1]"),
     ("x^2+1", "x^2-1"),
     ("Yes", "No"),
-    ("A", "B"),
-    ("16", "16_8"),
-    ("16_7", "16_8"),
-    ("no solution", "one solution"),
-    ("5", "\\"),
     ("5", "\\frac{"),
-    ("5", "None"),
     ("5", "__import__('os').abort()"),
 ]
 
@@ -204,19 +157,6 @@ def test_an_endless_comparison_costs_only_its_deadline(caplog) -> None:
         built.close()
 
 
-def test_scores_from_a_thread(judge) -> None:
-    scores: list[dict[str, float]] = []
-    thread = threading.Thread(target=lambda: scores.extend(judge.score([prompt(r"\frac34")], [respond("0.75")])))
-    thread.start()
-    thread.join(120)
-    assert scores == [{"answer": 1.0, "format": 1.0}]
-
-
-def test_a_number_of_many_digits_is_no_error(judge) -> None:
-    assert judge.score([prompt("5")], [respond("9" * 6000)])[0]["answer"] == 0.0
-    assert judge.score([prompt("9" * 6000)], [respond("9" * 6000)])[0]["answer"] == 1.0
-
-
 def test_exact_takes_no_expression_for_its_value(judge) -> None:
     built = reward(exact=True)
     answers = ("46", "46.0", "12+34", "12+34=46", "x=46", "46 apples", "2 \\cdot 23", "46%")
@@ -233,40 +173,15 @@ def test_compare_never_raises(seed: int) -> None:
     pieces = [
         "\\boxed{",
         "\\frac",
-        "{",
-        "}",
-        "(",
-        "]",
-        ",",
-        "1",
-        "-",
+        *"{}(],1-^_=$%<½²٣\x00\n\ud800",
         "0.",
         "/0",
-        "^",
-        "_",
         "\\text{",
         " or ",
-        "=",
-        "$",
-        "%",
-    ]
-    pieces += [
-        "\\overline{",
-        "e9999999",
-        "\\pm ",
-        "½",
-        "\ud800",
-        "\x00",
-        "٣",
-        "²",
-        "<",
         " and ",
-        "1,234",
-        "\\\\",
-        "\n",
-        "()",
-        "[]",
+        "\\overline{",
     ]
+    pieces += ["e9999999", "\\pm ", "1,234", "\\\\", "()", "[]"]
     for _ in range(3000):
         gold, answer = ("".join(draw.choices(pieces, k=draw.randrange(1, 12))) for _ in range(2))
         assert compare(gold, answer) in (True, False, None)
@@ -286,24 +201,6 @@ def test_a_worker_has_sympy_and_not_torch() -> None:
         assert pool.map([("modules", names)]) == [["sympy", "math_verify"]]
 
 
-def test_close_is_idempotent() -> None:
-    built = reward(num_workers=1)
-    built.close()
-    built.close()
-
-
-def test_resolves_by_its_name() -> None:
-    assert resolve("reward", "math", "reward") is reward
-    assert "math" in short_names("reward", "reward")
-    assert {"pool", "verify", "format", "protocol"}.isdisjoint(short_names("reward", "reward"))
-
-
-@pytest.mark.parametrize("options", [{"num_workers": 0}, {"deadline": 0}])
-def test_an_invalid_option_is_refused(options) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        reward(**options)
-
-
 class Fixed:
     """A reward that returns given scores."""
 
@@ -317,22 +214,11 @@ class Fixed:
         pass
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, math.inf, -math.inf, None, "1.0", b"1", [1.0], 10**400, 1e308, torch.ones(2)]
-)
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1.0", [1.0], 10**400, 1e308, torch.ones(2)])
 def test_a_score_that_is_not_finite_names_the_prompt(value: Any) -> None:
     broken: Reward = Fixed({"answer": 1.0}, {"answer": 1.0, "style": value})
-    with pytest.raises(UserError, match=r"'style'.*'b\.jsonl:7'.*Fixed"):
+    with pytest.raises(UserError, match=r"Fixed.score gave .*'style'.*'b\.jsonl:7': .* finite"):
         checked_score(broken, [prompt("1", "a.jsonl:1"), prompt("1", "b.jsonl:7")], ["", ""])
-
-
-async def _coroutine() -> list[dict[str, float]]:
-    return []
-
-
-class _Unfinished:
-    def __float__(self) -> float:
-        raise KeyError("unfinished")
 
 
 class Own:
@@ -350,15 +236,10 @@ class Own:
 @pytest.mark.parametrize(
     ("scored", "message"),
     [
-        (lambda: [{"answer": 1.0}], "1 scores for 2 responses"),
-        (lambda: None, "Own.score returned None: it must return a list with a dict for each response"),
-        (lambda: {"answer": 1.0}, r"Own.score returned \{'answer': 1.0\}: it must return a list"),
-        (lambda: (part for part in ()), "Own.score returned a generator: it must return a list"),
-        (_coroutine, "Own.score returned a coroutine: it must return a list.* without async"),
-        (lambda: torch.ones(2), "Own.score returned tensor.*: it must return a list"),
+        (lambda: [{"answer": 1.0}], r"returned \[.*\] for 2 responses: it must return a list with a dict for each"),
+        (lambda: None, "Own.score returned None for 2 responses: it must return a list"),
+        (lambda: (part for part in ()), "Own.score returned a generator for 2 responses: it must return a list"),
         (lambda: [1.0, 0.0], r"Own.score gave 1.0 for a response to prompt 'x.jsonl:1': it must give a dict"),
-        (lambda: [{1: 1.0}, {}], r"gave \{1: 1.0\} for a response to prompt 'x.jsonl:1': it must give a dict"),
-        (lambda: [{"a": _Unfinished()}] * 2, r"test_math_reward.py, line \d+ \(.*\): KeyError"),
         (lambda: [{}["gold"]], r"test_math_reward.py, line \d+ \(.*\): KeyError: 'gold'"),
     ],
 )
@@ -374,20 +255,8 @@ def test_numbers_of_other_libraries_become_floats() -> None:
     assert {type(value) for value in found.values()} == {float}, "others cannot be written as JSON"
 
 
-def test_a_reward_may_change_the_lists_that_it_is_given() -> None:
-    class Emptying(Own):
-        def score(self, prompts, responses) -> Any:
-            return [{"answer": float(bool(prompts.pop() and responses.pop()))} for _ in range(len(prompts))]
-
-    assert checked_score(Emptying(list), [prompt("1")] * 2, ["a", "b"]) == [{"answer": 1.0}] * 2
-
-
 @pytest.mark.parametrize("build", ["lambda: None", "lambda: print", "lambda: type('R', (), {'score': 1})()"])
 def test_an_object_that_is_no_reward_is_refused(tmp_path, build: str) -> None:
     (tmp_path / "own.py").write_text(f"build = {build}\n")
     with pytest.raises(UserError, match=r"own.py:build' is built as .*, which has no .*close: let it return an object"):
         open_reward(f"{tmp_path}/own.py:build", {})
-
-
-def test_good_scores_pass(judge) -> None:
-    assert checked_score(judge, [prompt("1")], [respond("1")]) == [{"answer": 1.0, "format": 1.0}]

@@ -34,20 +34,6 @@ def test_absent_key_value_heads_are_the_default_of_the_family(family, heads):
     assert found[0] == found[1] and len(found[0][0]) == 1
 
 
-@pytest.mark.parametrize(
-    "answer", [{}, {"ranks": 3}, {"ranks": [{}]}, {"ranks": [{"checksums": {}, "parallelism_info": []}]}]
-)
-def test_an_answer_in_another_form_is_one_sentence(answer):
-    checksums = Checksums({"model_type": "llama", **SIZES}, tp_size=1, on_gpu=False)
-    session = SimpleNamespace(
-        post=lambda path, content: {0: answer}, servers={0: SimpleNamespace(url="http://127.0.0.1:3")}
-    )
-    with pytest.raises(
-        UserError, match=r"the weights of http://127.0.0.1:3 cannot be compared, because it answers in an"
-    ):
-        checksums.compare(session)
-
-
 @pytest.mark.parametrize("ranks", [[], [0], [1], [0, 0], [0, 1, 1]])
 def test_every_rank_of_a_server_is_compared(ranks):
     checksums = Checksums({"model_type": "llama", **SIZES}, tp_size=2, on_gpu=False)

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from megatron_sspo.config.resolve import call_with_options, resolve
+from megatron_sspo.config.resolve import resolve
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.collect import start_generation
 from megatron_sspo.rollout.embedded.sampling import log_distribution
 from megatron_sspo.rollout.engines import embedded
-from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
+from megatron_sspo.rollout.requests.format import RequestFormat
+from megatron_sspo.rollout.stopping import text_of
 from megatron_sspo.types import Sampling
 from tests.rollout import tiny_models
 from tests.rollout.tiny_models import EOS, prompt
@@ -144,13 +145,13 @@ def test_only_end_and_padding_tokens_are_left_out_of_the_text(folders, tmp_path)
     engine = embedded.engine(folder)
     engine.load_weights(tiny_models.weights(folder).items(), 3)
     found = engine.generate(PROMPTS, Sampling(max_tokens=30, temperature=2.0), group_size=24, seed=0)
-    served = RequestFormat(folder, run="run", routes=False)
+    model = RequestFormat(folder, run="run", routes=False).model
     rollouts = [rollout for group in found for rollout in group.rollouts]
     assert {a, c, tiny_models.PAD, b, EOS} < {int(token) for rollout in rollouts for token in rollout.tokens}
     for rollout in rollouts:
-        part = PartialResponse(rollout.tokens, rollout.rollout_log_probs, ((3, len(rollout.tokens)),), "stop")
+        served = text_of(rollout.tokens.tolist(), model.tokenizer, model.end_tokens)
         kept = [token for token in rollout.tokens.tolist() if token not in (tiny_models.PAD, b, EOS)]
-        assert rollout.text == served.to_rollout(part).text == tokenizer.decode(kept)
+        assert rollout.text == served == tokenizer.decode(kept)
 
 
 def test_a_stop_string_ends_the_response_and_stays_in_it(loaded):
@@ -179,25 +180,16 @@ def test_a_response_ends_at_the_models_last_position(loaded):
     assert all(len(r.tokens) == 4 or r.finish_reason == "stop" for r in group.rollouts)
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (replace(PROMPTS[0], tokens=()), "no tokens"),
-        (prompt("a" * 64), "64 tokens and the model 64 positions"),
-        (replace(PROMPTS[0], tokens=(3, tiny_models.VOCAB_SIZE)), "outside the model's vocabulary"),
-    ],
-)
-def test_a_prompt_that_cannot_be_answered_is_an_error(loaded, bad, message):
-    with pytest.raises(UserError, match=message):
-        loaded["qwen3_moe"].generate([PROMPTS[1], bad], Sampling(), group_size=1, seed=0)
-
-
-def test_generate_before_load_weights_and_after_close_is_an_error(folders):
+def test_generation_that_is_not_possible_is_an_error(folders):
     engine = embedded.engine(folders["qwen3_moe"])
     with pytest.raises(UserError, match="call load_weights before generate"):
         engine.generate(PROMPTS, Sampling(), group_size=1, seed=0)
+    with pytest.raises(UserError, match=r"no config\.json"):
+        embedded.engine(folders["qwen3_moe"].parent)
     weights = tiny_models.weights(folders["qwen3_moe"])
     engine.load_weights(weights.items(), 0)
+    with pytest.raises(UserError, match="64 tokens and the model 64 positions"):
+        engine.generate([PROMPTS[1], prompt("a" * 64)], Sampling(), group_size=1, seed=0)
     engine.close()
     with pytest.raises(UserError, match="has no weights"):
         engine.generate(PROMPTS, Sampling(), group_size=1, seed=0)
@@ -219,8 +211,9 @@ def test_the_engine_neither_reads_weights_nor_moves_the_random_state(tmp_path, f
     assert not any(parameter.requires_grad for parameter in engine._decoder.model.parameters())
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.0, 0.5), (0.0, 1.0)])
+@pytest.mark.parametrize(
+    ("value", "temperature", "top_p"), [(float("nan"), 1.0, 1.0), (float("inf"), 1.0, 0.5), (float("nan"), 0.0, 1.0)]
+)
 def test_weights_that_are_not_finite(folders, value, temperature, top_p):
     engine = embedded.engine(folders["llama_tied"], device="cpu")
     weights = tiny_models.weights(folders["llama_tied"])
@@ -230,19 +223,3 @@ def test_weights_that_are_not_finite(folders, value, temperature, top_p):
         UserError, match=r"the weights of .* at update 3 give logits that are not finite: .*; check the"
     ):
         engine.generate(PROMPTS, Sampling(max_tokens=4, temperature=temperature, top_p=top_p), group_size=2, seed=0)
-
-
-def test_a_configuration_of_which_transformers_makes_no_model(tmp_path, folders):
-    folder = shutil.copytree(folders["llama_tied"], tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": tiny_models.VOCAB_SIZE}))
-    message = r"Transformers cannot use .*model/config\.json \(Padding_idx must be within .*\); correct the file"
-    with pytest.raises(UserError, match=message):
-        embedded.engine(folder)
-
-
-def test_a_folder_without_config_or_a_batch_without_rows_is_an_error(tmp_path, folders):
-    with pytest.raises(UserError, match=r"no config\.json"):
-        embedded.engine(tmp_path)
-    with pytest.raises(UserError, match="max_batch_size"):
-        call_with_options(embedded.engine, {"max_batch_size": 0}, "the engine 'embedded'", folders["qwen3_moe"])

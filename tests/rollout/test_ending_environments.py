@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from megatron_sspo.agent.tasks import cancel_all_others
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.embedded.episodes import Episodes
+from megatron_sspo.rollout.embedded.episodes import OpenEpisodes
+from megatron_sspo.rollout.engine import ModelText, Sampled
+from megatron_sspo.rollout.environments import TurnRunner
 from megatron_sspo.rollout.requests import generation, groups
-from megatron_sspo.rollout.requests.episodes import ServedEpisodes
 from megatron_sspo.types import Prompt, Sampling
+from tests.rollout import acting_models
 
 PROMPT = Prompt(id="first", tokens=(1,), answer="")
 
@@ -40,15 +41,28 @@ class Ending:
         self.call("close")
 
 
+class OneTurn:
+    async def sample(self, prompt, **options):
+        return Sampled([2], [-1.0], "stop", [(0, 1)])
+
+
+def runner_of(environment):
+    tokenizer = acting_models.tokenizer()
+    return TurnRunner(ModelText(tokenizer, {tokenizer.eos_token_id}, 128, 64), environment)
+
+
+async def rollout_in(environment):
+    return await runner_of(environment).group(PROMPT, Sampling(), [OneTurn()], policy_version=0)
+
+
 @pytest.mark.parametrize("where", ["open", "observe", "close"])
 def test_an_environment_that_ends_the_process_is_an_error_of_its_line(where):
     async def served():
-        async with ServedEpisodes(Ending(where), None).episode(PROMPT) as observe:
-            await observe("a response")
+        await rollout_in(Ending(where))
 
     with pytest.raises(UserError, match=r"test_ending_environments.py, line \d+ .*sys.exit\(3\)"):
         asyncio.run(served())
-    with pytest.raises(UserError, match=r"sys.exit\(3\)"), Episodes(Ending(where), [PROMPT]) as episodes:
+    with pytest.raises(UserError, match=r"sys.exit\(3\)"), OpenEpisodes(Ending(where), [PROMPT]) as episodes:
         episodes.observe({0: "a response"})
 
 
@@ -66,7 +80,7 @@ def test_all_episodes_are_closed_although_the_close_of_one_raises():
     episodes = [Episode("close"), Episode(""), Episode("close")]
     waiting = list(episodes)
     environment = SimpleNamespace(open=lambda prompt: waiting.pop(0))
-    with pytest.raises(UserError, match=r"sys.exit\(3\)"), Episodes(environment, [PROMPT] * 3) as opened:
+    with pytest.raises(UserError, match=r"sys.exit\(3\)"), OpenEpisodes(environment, [PROMPT] * 3) as opened:
         opened.observe(dict.fromkeys(range(3), "a response"))
     assert sorted(map(id, closed)) == sorted(map(id, episodes))
 
@@ -101,20 +115,16 @@ def test_a_stuck_environment_is_no_progress(monkeypatch, submit, kind, num_reque
     monkeypatch.setattr(groups, "_POLL_SECONDS", 0.05)
     requests = generation.Requests(None, None, None, max_in_flight=1, seconds=1.0)
     requests._num_in_progress = num_requests
-    requests.pool = SimpleNamespace(ready=lambda: [1])
+    requests.pool = SimpleNamespace(ready=lambda: [1], version=0)
 
-    async def respond(prompt, sampling, first, episodes):
-        async with episodes.episode(prompt) as observe:
-            await observe("a response")
-        return "a rollout"
-
-    requests.generate_response = respond
+    requests.takes_schemas = False
+    monkeypatch.setattr(groups, "ServedSampler", lambda *_: OneTurn())
     pending = groups.ServedGeneration(
         requests,
         [PROMPT],
         Sampling(),
         1,
-        episodes=ServedEpisodes(stuck, None),
+        runner=runner_of(stuck),
         submit=submit,
         restart_failed=lambda: None,
         await_any=lambda: None,
@@ -122,17 +132,3 @@ def test_a_stuck_environment_is_no_progress(monkeypatch, submit, kind, num_reque
     threading.Timer(0.5, stuck.is_over.set).start()
     ((number, _),) = pending.wait()
     assert number == 0 and (False in marks) == (kind is Stuck and bool(num_requests))
-
-
-def test_a_stuck_environment_does_not_keep_a_loop_from_its_end(submit):
-    stuck = Stuck()
-
-    async def observe_it():
-        async with ServedEpisodes(stuck, None).episode(PROMPT) as observe:
-            await observe("a response")
-
-    waiting = submit(observe_it())
-    with pytest.raises(TimeoutError):
-        waiting.result(0.2)
-    submit(cancel_all_others(0.2)).result(10)
-    stuck.is_over.set()

@@ -1,14 +1,10 @@
 """Handles of GPU memory, with stand-ins for CUDA and for the other ranks."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.distributed as dist
 
 from megatron_sspo.processes import agree
-from megatron_sspo.rollout.servers.client import Client
-from megatron_sspo.rollout.servers.pool import Server
 from megatron_sspo.rollout.weight_sync import ipc
 from megatron_sspo.rollout.weight_sync.ipc import IpcTransport
 
@@ -42,15 +38,3 @@ def test_only_the_first_rank_on_a_gpu_with_a_server_makes_a_handle(handles, monk
     monkeypatch.setattr(agree, "barrier", lambda: None)
     IpcTransport(bucket_bytes=8).participate([("a", torch.ones(2))])
     assert handles == expected
-
-
-def test_servers_get_the_handles_of_their_gpus_and_no_gpu_waits_for_them(handles, monkeypatch):
-    monkeypatch.setattr(dist, "barrier", lambda *_, **__: pytest.fail("NCCL's barrier occupies the servers' GPUs"))
-    barriers, requests = [], []
-    monkeypatch.setattr(agree, "barrier", lambda: barriers.append(len(requests)))
-    server = Server(Client("", ""), devices=("cpu",))
-    session = SimpleNamespace(servers={server: server.client}, num_bytes=0)
-    session.begin, session.end, session.finish = (lambda *_: None for _ in range(3))
-    session.start_each = lambda _, contents: requests.append(contents[server]["serialized_named_tensors"])
-    IpcTransport(bucket_bytes=8).send(session, [("a", torch.ones(2)), ("b", torch.ones(2))], "run-1")
-    assert requests == [["handle"]] * 2 and barriers == [1, 2]

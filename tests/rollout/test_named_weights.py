@@ -21,20 +21,12 @@ def fresh(folders, shape="qwen3_moe"):
     return embedded.engine(folders[shape]), tiny_models.weights(folders[shape])
 
 
-def test_tensors_on_disk_give_the_logits_of_from_pretrained(folders, shape):
-    engine, weights = fresh(folders, shape)
-    engine.load_weights(weights.items(), 0)
-    expected = tiny_models.reference(folders[shape])(TOKENS).logits
-    torch.testing.assert_close(engine._decoder.model(TOKENS).logits, expected, rtol=0, atol=0)
-
-
-def test_a_second_load_replaces_the_first(tmp_path, folders, shape):
-    engine, weights = fresh(folders, shape)
-    engine.load_weights(weights.items(), 0)
-    other = tiny_models.build(tmp_path, shape, seed=1)
-    engine.load_weights(tiny_models.weights(other).items(), 1)
-    expected = tiny_models.reference(other)(TOKENS).logits
-    torch.testing.assert_close(engine._decoder.model(TOKENS).logits, expected, rtol=0, atol=0)
+def test_tensors_on_disk_give_the_logits_of_from_pretrained(tmp_path, folders, shape):
+    engine, _ = fresh(folders, shape)
+    for version, folder in enumerate((folders[shape], tiny_models.build(tmp_path, shape, seed=1))):
+        engine.load_weights(tiny_models.weights(folder).items(), version)
+        expected = tiny_models.reference(folder)(TOKENS).logits
+        torch.testing.assert_close(engine._decoder.model(TOKENS).logits, expected, rtol=0, atol=0)
 
 
 def test_the_stream_may_reuse_its_buffer_and_its_dtype_is_converted(folders):
@@ -79,13 +71,6 @@ def test_a_repeated_name_is_an_error_and_the_stream_is_still_read_to_its_end(fol
     assert next(stream, None) is None
 
 
-def test_an_untied_output_layer_is_required(folders):
-    engine, weights = fresh(folders, "llama_untied")
-    del weights["lm_head.weight"]
-    with pytest.raises(UserError, match=r"1 missing \(lm_head\.weight\)"):
-        engine.load_weights(weights.items(), 0)
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_a_tied_output_layer_may_be_sent_if_it_is_the_embedding(folders, first):
     engine, weights = fresh(folders, "llama_tied")
@@ -100,8 +85,15 @@ def test_a_tied_output_layer_may_be_sent_if_it_is_the_embedding(folders, first):
                 engine.load_weights(stream, 0)
 
 
-def test_a_tied_output_layer_does_not_replace_the_embedding(folders):
-    engine, weights = fresh(folders, "llama_tied")
-    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
-    with pytest.raises(UserError, match=r"1 missing \(model\.embed_tokens\.weight\)"):
+@pytest.mark.parametrize(
+    ("shape", "rename", "missing"),
+    [("llama_untied", None, "lm_head"), ("llama_tied", "lm_head.weight", "model.embed_tokens")],
+    indirect=["shape"],
+)
+def test_an_embedding_and_an_untied_output_layer_are_required(folders, shape, rename, missing):
+    engine, weights = fresh(folders, shape)
+    left_out = weights.pop(f"{missing}.weight")
+    if rename:
+        weights[rename] = left_out
+    with pytest.raises(UserError, match=rf"1 missing \({missing}\.weight\)"):
         engine.load_weights(weights.items(), 0)

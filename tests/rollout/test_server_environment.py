@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl, without_trainer_variables
+from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl
 from megatron_sspo.rollout.servers.process import ServerProcess, find_python
 from megatron_sspo.rollout.servers.server_program import FORK
 
@@ -22,28 +22,17 @@ OF_A_RANK = {
 OF_BOTH = {"NCCL_CUMEM_ENABLE": "1", "NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0", "HF_HOME": "/cache"}
 
 
-def test_what_describes_a_rank_is_left_out():
-    assert without_trainer_variables({**OF_A_RANK, **OF_BOTH}) == OF_BOTH
-
-
-def test_a_server_gets_nothing_of_the_trainers_ranks(tmp_path, monkeypatch):
+def test_a_server_gets_nothing_of_the_trainers_ranks_and_forks_where_it_is_told_so(tmp_path, monkeypatch):
     for name, value in {**OF_A_RANK, **OF_BOTH}.items():
         monkeypatch.setenv(name, value)
-    found = printed_by("import os\nprint('found', *sorted(os.environ), flush=True)\n", {}, tmp_path, monkeypatch)
-    assert set(OF_A_RANK).isdisjoint(found)
-    assert set(OF_BOTH) <= set(found)
-
-
-@pytest.mark.parametrize(("environment", "expected"), [({}, "spawn"), ({FORK: "1"}, "fork")])
-def test_workers_are_forked_where_the_server_is_told_so(environment, expected, tmp_path, monkeypatch):
     source = """
         import multiprocessing, os
         multiprocessing.set_start_method("spawn", force=True)
         print("found", multiprocessing.get_start_method(), *os.environ, flush=True)
     """
-    found = printed_by(textwrap.dedent(source), environment, tmp_path, monkeypatch)
-    assert found[0] == expected
-    assert FORK not in found
+    for own, method in (({}, "spawn"), ({FORK: "1"}, "fork")):
+        first, *found = printed_by(textwrap.dedent(source), own, tmp_path, monkeypatch)
+        assert first == method and {FORK, *OF_A_RANK}.isdisjoint(found) and set(OF_BOTH) <= set(found)
 
 
 def printed_by(source, environment, folder, monkeypatch):
@@ -57,7 +46,8 @@ def printed_by(source, environment, folder, monkeypatch):
         deadline = time.monotonic() + 120
         while not process.exit_message() and time.monotonic() < deadline:
             time.sleep(0.05)
-        return next(line for line in log.read_text().splitlines() if line.startswith("found ")).split()[1:]
+        found = [line for line in log.read_text().splitlines() if line.startswith("found ")]
+        return found[-1].split()[1:]
     finally:
         process.stop()
 
@@ -83,14 +73,11 @@ def test_nccl_of_the_trainer_is_as_the_servers(monkeypatch, engine, options, exp
     assert os.environ.get("NCCL_CUMEM_ENABLE") == expected
 
 
-def test_the_users_value_wins(monkeypatch):
+def test_the_users_value_wins_and_nothing_is_set_without_gpus(monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    agree_on_nccl("sglang", {})
+    assert os.environ == {}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(os, "environ", {"NCCL_CUMEM_ENABLE": "1"})
     agree_on_nccl("sglang", {})
     assert os.environ == {"NCCL_CUMEM_ENABLE": "1"}
-
-
-def test_nothing_is_set_without_gpus(monkeypatch):
-    monkeypatch.setattr(os, "environ", {})
-    agree_on_nccl("sglang", {})
-    assert os.environ == {}

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.agents.messages import Call
 from megatron_sspo.rollout.requests import generation as sglang_generation
-from megatron_sspo.rollout.requests.agents import Parsers, ServedSampler
 from megatron_sspo.rollout.requests.format import PartialResponse
-from megatron_sspo.rollout.requests.generation import Requests
+from megatron_sspo.rollout.requests.generation import Parsers, Requests
+from megatron_sspo.rollout.requests.sampler import ServedSampler
 from megatron_sspo.rollout.servers.client import Client, RequestRejected
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.types import Prompt, Sampling
@@ -42,7 +41,7 @@ def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
         pool.version = 0
         format = SimpleNamespace(to_request=lambda *_, id, schema: {"rid": id})
         try:
-            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).generate_response(FIRST, Sampling(), 0)
+            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).run_turn(FIRST, Sampling(), 0)
         finally:
             await client.close()
             server.close()
@@ -73,15 +72,15 @@ class _SlowServer:
         return True
 
 
-def requests_to(client, part: PartialResponse, parse=None) -> Requests:
-    """Makes the requests to one server, each of whose answers is read as `part`, or by `parse`."""
+def requests_to(client, part: PartialResponse) -> Requests:
+    """Makes the requests to one server, each of whose answers is read as `part`."""
     pool = ServerPool(
         [Server(client, is_up=True, version=0)], key="", min_servers=1, max_restarts=0, health_seconds=5.0
     )
     pool.version = 0
     format = SimpleNamespace(
         to_request=lambda *_, id, schema: {"rid": id, "input_ids": [1], "sampling_params": {"max_new_tokens": 4}},
-        parse=parse or (lambda *_: part),
+        parse=lambda *_: part,
     )
     return Requests(pool, format, None, max_in_flight=1, seconds=0.05)
 
@@ -93,7 +92,7 @@ def test_a_healthy_server_that_samples_nothing_ends_the_run(monkeypatch):
     server = _SlowServer()
 
     async def respond():
-        response = requests_to(server, PartialResponse()).generate_response(FIRST, Sampling(), 0)
+        response = requests_to(server, PartialResponse()).run_turn(FIRST, Sampling(), 0)
         await asyncio.wait_for(response, 10)
 
     with pytest.raises(
@@ -135,21 +134,6 @@ def test_tokens_of_weights_that_this_run_has_not_sent(monkeypatch, of_weights, i
         asyncio.run(respond())
 
 
-def test_a_malformed_answer_names_its_server(monkeypatch):
-    monkeypatch.setattr(sglang_generation, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(sglang_generation, "_MAX_PAUSE", 0.001)
-
-    def parse(*_):
-        raise ValueError("the answer is malformed")
-
-    async def respond():
-        requests = requests_to(_SlowServer(), PartialResponse(), parse)
-        await asyncio.wait_for(requests.run_turn(FIRST, Sampling(), 0), 10)
-
-    with pytest.raises(UserError, match=r"no server answers prompt first.*http://a/generate: the answer is malformed"):
-        asyncio.run(respond())
-
-
 @pytest.mark.parametrize(("length", "is_refused"), [(1, True), (2, False), (4, False)])
 def test_a_response_that_the_server_has_shortened(length, is_refused):
     """Covers a cache for fewer tokens than were asked for; SGLang takes up to two of the model's positions itself."""
@@ -166,33 +150,14 @@ def test_a_response_that_the_server_has_shortened(length, is_refused):
         asyncio.run(respond())
 
 
-CALL = {"name": "f", "parameters": "{}"}
-
-
-@pytest.mark.parametrize(
-    ("reasoning", "calls"),
-    [
-        ({"text": 5}, {}),
-        ({"text": "x", "reasoning_text": ["x"]}, {}),
-        ({"text": "x"}, {"calls": 5}),
-        ({"text": "x"}, {"calls": "abc"}),
-        ({"text": "x"}, {"calls": [{"name": "f"}]}),
-        ({"text": "x"}, {"calls": [{**CALL, "name": None}]}),
-        ({"text": "x"}, {"calls": [{**CALL, "parameters": {"a": 1}}]}),
-        ({"text": "x"}, {"calls": [CALL], "normal_text": 7}),
-    ],
-)
-def test_a_parser_that_answers_in_another_form(reasoning, calls):
-    """Covers another release of SGLang."""
-    answers = {"/separate_reasoning": reasoning, "/parse_function_call": calls}
-
+def test_calls_of_a_servers_parser():
     async def ask(path, *_):
-        return answers[path]
+        return answer
 
-    requests = SimpleNamespace(parsers=Parsers("qwen", "qwen3"), ask=ask, takes_schemas=False)
+    requests = SimpleNamespace(parsers=Parsers("qwen"), ask=ask, takes_schemas=False)
     sampler = ServedSampler(requests, "first", Sampling(), 0)
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    with pytest.raises(UserError, match=r"a server answered /.* in another form"):
-        asyncio.run(sampler.parse("a", tools))
-    answers.update({"/separate_reasoning": {"text": "x"}, "/parse_function_call": {"calls": [CALL]}})
-    assert asyncio.run(sampler.parse("a", tools)).calls == (Call("f", "{}"),)
+    answer = {"calls": [{"name": "f", "parameters": "{}"}], "normal_text": "so"}
+    assert asyncio.run(sampler.find_calls("x", [])) == ("so", [("f", "{}")])
+    answer["calls"][0]["parameters"] = "\ud800"
+    assert asyncio.run(sampler.find_calls("x", [])) == ("x", []), "no client could send such a call again"
+    assert asyncio.run(sampler.split_reasoning("x")) is None

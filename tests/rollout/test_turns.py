@@ -11,11 +11,12 @@ from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.collect import collect, start_generation
 from megatron_sspo.rollout.engines import embedded
-from megatron_sspo.sandbox.sandbox import Sandbox
+from megatron_sspo.rollout.environments import EnvironmentEpisodes
 from megatron_sspo.types import Sampling
+from packages.sandbox.tests.conftest import LIMITS, assert_nothing_runs, processes_of
+from sspo_sandbox.sandbox import Sandbox
 from tests.rollout import acting_models, tiny_models
 from tests.rollout.test_embedded import teacher_forced
-from tests.sandbox.conftest import LIMITS, assert_nothing_runs, processes_of
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -45,12 +46,6 @@ def test_tokens_between_turns_are_those_of_the_chat_template():
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     for response in (tokenizer("2")["input_ids"], [*tokenizer("2")["input_ids"], end]):  # by stop string, by end token
         assert [*prompt, *response, *turns.observation_tokens(response, "no")] == whole
-
-
-@pytest.mark.parametrize("observation", [3, "a\udcffb"])
-def test_an_observation_that_is_no_text_is_refused(observation):
-    with pytest.raises(UserError, match=r"observe returned .*: (it must return text|let it replace what is no char)"):
-        TurnTemplate(characters(CHATML)).observation_tokens((5,), observation)
 
 
 def test_special_tokens_in_an_observation_are_encoded_as_text():
@@ -115,7 +110,9 @@ PROMPTS = [acting_models.prompt(id) for id in ("w30 w31", "w32", "w33 w34 w35 w3
 def collected(engine, environment, seed=0, **sampling):
     options = {"max_tokens": MAX_TOKENS, **sampling}
     sampling = Sampling(**options)
-    pending = start_generation(engine, PROMPTS, sampling, group_size=6, seed=seed, environment=environment)
+    pending = start_generation(
+        engine, PROMPTS, sampling, group_size=6, seed=seed, environment=EnvironmentEpisodes(environment)
+    )
     return collect(pending, NoReward(), sync=lambda: None)
 
 

@@ -28,10 +28,10 @@ def make_gather(rank: int):
     """Returns the plan of a model of which each rank has some parameters, and both have one."""
     from megatron_sspo.rollout.weight_sync.group import device
     from megatron_sspo.weights.gather import GatherPlan
-    from megatron_sspo.weights.table import ParameterMap, Replicated
+    from megatron_sspo.weights.table import ParameterMap, Sharding
 
     def row(name: str) -> ParameterMap:
-        return ParameterMap(name=name, hf=(f"hf.{name}",), hf_shapes=((SIZE,),), sharding=Replicated())
+        return ParameterMap(name=name, hf=(f"hf.{name}",), hf_shapes=((SIZE,),), sharding=Sharding())
 
     own = [*(f"{rank}.{number}" for number in range(ROWS)), "shared"]
     rows = [row(f"{r}.{number}") for r in range(2) for number in range(ROWS)] + [row("shared")]

@@ -73,13 +73,6 @@ def test_a_killed_process_loses_the_lock_although_its_child_lives(tmp_path: Path
             RunLock(tmp_path / "run").__enter__()
 
 
-def test_the_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), RunLock(tmp_path / "a" / "run"):
-        raise RuntimeError
-    with RunLock(tmp_path / "a" / "run"):
-        pass
-
-
 def test_a_folder_that_was_removed_or_replaced(tmp_path: Path) -> None:
     """The folder of a running run, in which another run may have begun: the two would write into the same files."""
     folder = tmp_path / "run"
@@ -107,14 +100,10 @@ def test_a_file_system_without_flock(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert said == [f"the file system of {tmp_path} has no flock: do not start a second run in this folder"]
 
 
-def test_folders_that_cannot_be_locked(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_locked(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    (tmp_path / "odd" / ".run.lock").mkdir(parents=True)
-    (tmp_path / "link").mkdir()
-    (tmp_path / "link" / ".run.lock").symlink_to(tmp_path / "file")
-    for folder in (tmp_path / "file", tmp_path / "odd", tmp_path / "link"):
-        with pytest.raises(UserError, match=r"cannot use .*: "):
-            RunLock(folder).__enter__()
+    with pytest.raises(UserError, match=r"cannot use .*: "):
+        RunLock(tmp_path / "file").__enter__()
 
 
 def test_the_lock_file_has_the_name_of_a_runs_lock(tmp_path: Path) -> None:

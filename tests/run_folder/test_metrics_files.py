@@ -1,12 +1,9 @@
 """Writing of metrics to files, and reading them."""
 
 import json
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Tracking
@@ -25,33 +22,6 @@ def test_a_row_is_a_line_of_json_with_every_bit(tmp_path: Path) -> None:
     assert metrics_files.read(tmp_path / metrics_files.METRICS) == [ROW, {"update": 4}]
     assert metrics_files.read(tmp_path / metrics_files.EVALUATIONS) == [{"update": 3, "pass@1": 0.5}]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluations.jsonl", "metrics.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (os.mkfifo, "it is a pipe, not a regular file"),
-        (lambda path: path.symlink_to("/dev/null"), "it is a device, not a regular file"),
-        (Path.mkdir, "it is a folder, not a regular file"),
-    ],
-)
-def test_a_file_that_becomes_something_else_in_the_middle_of_a_run(tmp_path: Path, kind, message) -> None:
-    out = metrics_files.MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
-    kind(tmp_path / "metrics.jsonl")
-    with pytest.raises(UserError, match=message):
-        out.write(metrics_files.METRICS, ROW)
-
-
-def test_metrics_of_a_plug_in_are_numbers(tmp_path: Path) -> None:
-    out = metrics_files.MetricsWriter(tmp_path, Tracking(), "name", {}, first_step=0)
-    out.write(metrics_files.METRICS, {"update": 1, "reward/mine": np.float32(0.5), "reward/other": torch.tensor(2.0)})
-    for wrong in ("text", None, [1.0]):
-        with pytest.raises(UserError, match=r"the metric 'reward/mine' is .*: let `metrics` return numbers"):
-            out.write(metrics_files.METRICS, {"update": 2, "reward/mine": wrong})
-    out.close()
-    assert metrics_files.read(tmp_path / metrics_files.METRICS) == [
-        {"update": 1, "reward/mine": 0.5, "reward/other": 2.0}
-    ]
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

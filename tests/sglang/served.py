@@ -54,6 +54,36 @@ def _num_before_tie(model, prompt, rollout):
     return max(0, int(ties[0]) - len(prompt.tokens) + 1) if len(ties) else len(rollout.tokens)
 
 
+def check_spans(folder, groups, factors, *, atol=1e-4, only_first=False):
+    """Checks that the log-prob of every token is that of the weights that its span names.
+
+    Args:
+        factors: the scale of the weights of each version.
+        only_first: whether to check each rollout's first span alone.
+
+    Returns:
+        The number of rollouts of several versions.
+    """
+    models = [scaled(folder, factor) for factor in factors]
+    num_mixed = 0
+    for group in groups:
+        for rollout in group.rollouts:
+            spans = rollout.version_spans or ((rollout.policy_version, rollout.num_response_tokens),)
+            assert sum(count for _, count in spans) == rollout.num_response_tokens
+            assert [version for version, _ in spans] == sorted({version for version, _ in spans})
+            assert rollout.policy_version == spans[0][0]
+            num_mixed += len(spans) > 1
+            mask = torch.tensor(rollout.response_mask())
+            with torch.no_grad():
+                expected = torch.stack([log_probs(model, group.prompt, rollout)[mask] for model in models])
+            versions = torch.tensor([version for version, count in spans for _ in range(count)])
+            end = spans[0][1] if only_first else len(versions)
+            found = torch.tensor(rollout.rollout_log_probs)[mask]
+            expected = expected.gather(0, versions[None])[0]
+            torch.testing.assert_close(found[:end], expected[:end], rtol=0, atol=atol)
+    return num_mixed
+
+
 def check(groups, versions, *, prompts=PROMPTS, group_size=GROUP):
     """Checks that every response occurs exactly once."""
     assert [group.prompt for group in groups] == list(prompts)

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt, Sampling
-from tests.agent.talking_models import agents, post, say, user
-from tests.policy.tiny_policy import TEMPERATURE, log_probs
-from tests.sglang.served import generate, num_running, scaled, until, until_in_the_middle, weights
+from packages.agents.tests.endpoints import post, say, user
+from tests.policy.tiny_policy import TEMPERATURE
+from tests.rollout.talking_models import agents
+from tests.sglang.served import check_spans, generate, num_running, until, until_in_the_middle, weights
 from tests.sglang.test_overlap import finished
 
 SAMPLING = Sampling(max_tokens=100, temperature=TEMPERATURE)
@@ -49,17 +49,7 @@ def test_conversations_continue_with_new_weights(attach, folders, opened, pause)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert len(rollouts) == len(PROMPTS) * GROUP
     assert max(rollout.num_turns for rollout in rollouts) == 3
-    assert any(len(rollout.version_spans) > 1 for rollout in rollouts), "no conversation has seen both"
-    models = [scaled(folders["dense"], factor) for factor in (1.0, 1.3)]
-    with torch.no_grad():
-        for group in groups:
-            for rollout in group.rollouts:
-                mask = torch.tensor(rollout.response_mask())
-                expected = torch.stack([log_probs(model, group.prompt, rollout)[mask] for model in models])
-                spans = rollout.version_spans or ((rollout.policy_version, rollout.num_response_tokens),)
-                versions = torch.tensor([version for version, count in spans for _ in range(count)])
-                found = torch.tensor(rollout.rollout_log_probs)[mask]
-                torch.testing.assert_close(found, expected.gather(0, versions[None])[0], rtol=0, atol=2e-4)
+    assert check_spans(folders["dense"], groups, (1.0, 1.3), atol=2e-4), "no conversation has seen both"
 
 
 def test_a_cancelled_generation_leaves_no_request(attach, opened):

@@ -9,9 +9,10 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.types import Prompt, Sampling
-from tests.agent.talking_models import CHAT_TEMPLATE, agents, post, say, user
+from packages.agents.tests.endpoints import CHAT_TEMPLATE, post, say, user
 from tests.policy.tiny_policy import TEMPERATURE, log_probs
 from tests.rollout import tiny_models
+from tests.rollout.talking_models import agents
 from tests.sglang.served import generate, scaled, weights
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"], "additionalProperties": False}

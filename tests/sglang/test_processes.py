@@ -136,8 +136,3 @@ def test_a_server_that_does_not_start_reports_the_reason(folders, tmp_path):
     with pytest.raises(UserError, match=r"a rollout server did not start: .* ended with exit code") as raised:
         sglang.engine(folders["dense"], run_folder=tmp_path, server={"no_such_option": 1})
     assert "no-such-option" in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_a_missing_environment_for_the_server(folders, tmp_path):
-    with pytest.raises(UserError, match="make install-sglang"):
-        sglang.engine(folders["dense"], run_folder=tmp_path, python=str(tmp_path / "python"))

@@ -11,6 +11,7 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engine import NeedsWeights
 from megatron_sspo.rollout.engines import sglang
+from megatron_sspo.rollout.servers import pool as server_pool
 from tests.sglang.served import (
     GROUP,
     PROMPTS,
@@ -34,15 +35,9 @@ def in_the_middle(engine, server, action):
     threading.Thread(target=wait).start()
 
 
-def processes(server):
-    """Returns the processes of a server, its main process first."""
-    first = psutil.Process(server.process.pid)
-    return [first, *first.children(recursive=True)]
-
-
 def signal_all(server, number):
-    for process in processes(server):
-        os.kill(process.pid, number)
+    """Sends a signal to the processes of a server, but not to the watcher that cleans up after them."""
+    os.killpg(server.process.pid, number)
 
 
 def num_up(engine):
@@ -69,19 +64,6 @@ def two(folders, tmp_path_factory):
     engine.close()
 
 
-@pytest.fixture
-def using(two, folders, monkeypatch):
-    """Returns a function `using(...)` that changes the options of the two servers and waits until both are up."""
-
-    def use(**changes):
-        options = replace(two._options, **changes)
-        monkeypatch.setattr(two, "_options", options)
-        monkeypatch.setattr(two, "_transport", sglang._TRANSPORTS[options.transport](options, folders["dense"]))
-        until(lambda: num_up(two) == 2, 120)
-
-    return use
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_of_two_servers_fails_during_generation(two, folders, how):
     two.load_weights(weights(folders["dense"]), 0)
@@ -101,79 +83,78 @@ def test_one_of_two_servers_fails_during_generation(two, folders, how):
     check_log_probs(folders["dense"], groups, 1.02)
 
 
-@pytest.mark.parametrize("transport", ["tensor", "disk"])
-def test_one_of_two_servers_is_killed_during_a_sync(two, folders, using, transport):
-    using(transport=transport)
+def test_one_of_two_servers_is_killed_during_a_sync(two, folders):
+    until(lambda: num_up(two) == 2, 120)
     two.load_weights(weights(folders["dense"]), 0)
     first, second = two.pool.servers
-
-    def stream():
-        for number, pair in enumerate(weights(folders["dense"], 1.02)):
-            if number == 10:
-                signal_all(first, signal.SIGKILL)
-            yield pair
-
-    two.load_weights(stream(), 1)
+    two.load_weights(killing(first, weights(folders["dense"], 1.02)), 1)
     assert (first.version, second.version) == (None, 1)
     groups = generate(two, PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     check(groups, {1})
     check_log_probs(folders["dense"], groups, 1.02)
 
 
-@pytest.mark.parametrize("pause", ["retract", "abort"])
-def test_one_of_two_servers_is_killed_during_a_broadcast(two, folders, using, pause):
+def killing(server, stream):
+    """Yields a stream, and kills a server in the middle."""
+    for number, pair in enumerate(stream):
+        if number == 10:
+            signal_all(server, signal.SIGKILL)
+        yield pair
+
+
+def test_one_of_two_servers_is_killed_during_a_broadcast(two, folders, monkeypatch):
     """Checks the other server, which misses some weights: it serves nothing before a sync, and is not restarted."""
-    using(transport="distributed", pause=pause)
+    options = replace(two._options, transport="distributed")
+    monkeypatch.setattr(two, "_transport", sglang._TRANSPORTS["distributed"](options, folders["dense"]))
+    until(lambda: num_up(two) == 2, 120)
     two.load_weights(weights(folders["dense"]), 0)
     first, second = two.pool.servers
     pid = second.process.pid
-
-    def stream():
-        for number, pair in enumerate(weights(folders["dense"], 1.3)):
-            if number == 10:
-                signal_all(first, signal.SIGKILL)
-            yield pair
-
     generation = two.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     until_in_the_middle(two, second)
-    two.load_weights(stream(), 1)
+    two.load_weights(killing(first, weights(folders["dense"], 1.3)), 1)
     assert two.pool.ready() == [] and second.is_up
     found = {}
     with pytest.raises(NeedsWeights):
-        while groups := generation.wait():
-            found.update(groups)
+        finish(generation, found)
     two.load_weights(weights(folders["dense"], 1.3), 1)
     assert second.version == 1 and second.process.pid == pid
-    while groups := generation.wait():
-        found.update(groups)
-    check([found[number] for number in range(len(PROMPTS))], {0, 1})
+    check(finish(generation, found), {0, 1})
     again = generate(two, PROMPTS, SAMPLING, group_size=2, seed=0)
     check(again, {1}, group_size=2)
     check_log_probs(folders["dense"], again, 1.3)
 
 
-def test_the_only_server_is_killed_during_generation(start, folders):
-    engine = start(1)
-    server = engine.pool.servers[0]
+def finish(generation, found):
+    """Adds the groups of a generation to those that were found before, and returns all."""
+    while groups := generation.wait():
+        assert not found.keys() & dict(groups).keys()
+        found.update(groups)
+    return [found[number] for number in range(len(PROMPTS))]
+
+
+def test_the_only_server_is_killed_again_and_again(start, folders, monkeypatch):
+    """Restarts it once; after the second time, its owner and a trainer to which it is external both end."""
+    engine = start(1, max_restarts=1)
+    (server,) = engine.pool.servers
     in_the_middle(engine, server, lambda: signal_all(server, signal.SIGKILL))
     generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0)
     found = {}
     with pytest.raises(NeedsWeights):
-        while groups := generation.wait():
-            found.update(groups)
+        finish(generation, found)
     assert len(found) < len(PROMPTS)
     engine.load_weights(weights(folders["dense"]), 0)
-    while groups := generation.wait():
-        assert not found.keys() & dict(groups).keys()
-        found.update(groups)
-    groups = [found[number] for number in range(len(PROMPTS))]
+    groups = finish(generation, found)
     check(groups, {0})
     check_log_probs(folders["dense"], groups)
 
-
-def test_servers_that_fail_repeatedly(start):
-    engine = start(1, max_restarts=0)
-    server = engine.pool.servers[0]
-    in_the_middle(engine, server, lambda: signal_all(server, signal.SIGKILL))
+    monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", engine.key)
+    other = sglang.engine(folders["dense"], urls=[server.client.url], health_seconds=3.0)
+    other.load_weights(weights(folders["dense"]), 1)
+    monkeypatch.setattr(server_pool, "_START_SECONDS", 3.0)  # for which an external server is waited for
+    signal_all(server, signal.SIGKILL)
+    with pytest.raises((UserError, NeedsWeights), match="0 of 1 rollout servers are left, and 1 are needed"):
+        generate(other, PROMPTS, SAMPLING, group_size=1, seed=0)
+    other.close()
     with pytest.raises(UserError, match=r"0 of 1 rollout servers are left, and 1 are needed: .* was killed by SIGKILL"):
         generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent import talking_models
 from tests.e2e.conftest import workshop  # noqa: F401  (a fixture)
+from tests.rollout import talking_models
 
 ROOT = Path(__file__).parents[2]
 

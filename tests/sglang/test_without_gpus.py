@@ -4,14 +4,11 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
 import torch
 
-from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.weight_sync.checksums import digest_on_gpu
-from megatron_sspo.rollout.weight_sync.ipc import handles_of, ipc_message
+from megatron_sspo.rollout.weight_sync.ipc import ipc_message
 from megatron_sspo.rollout.weight_sync.tensor import flatten
 
 
@@ -82,15 +79,3 @@ def test_an_ipc_handle_is_opened_on_the_named_device(tmp_path: Path):
     opened, tensors = json.loads(in_sglang(RECEIVER, str(tmp_path / "payload"), str(tmp_path / "flat.pt")))
     assert opened == [[*map(str, range(6)), "cpu", *map(str, range(7, 15))]]
     assert tensors == {"a": [0, 1, 2], "b": [0, 1, 2, 3, 4]}
-
-
-def test_each_server_rank_receives_the_handle_of_its_gpu():
-    handles = {"GPU-a": "1", "GPU-b": "2", "GPU-c": "3"}
-    assert handles_of("url", ["GPU-c", "GPU-a"], handles) == ["3", "1"]
-    with pytest.raises(UserError, match=r"the server url is on GPUs without a trainer process \(GPU-x\)"):
-        handles_of("url", ["GPU-a", "GPU-x"], handles)
-
-
-def test_without_gpus_there_are_no_handles(folders, tmp_path):
-    with pytest.raises(UserError, match='transport is "ipc"'):
-        sglang.engine(folders["dense"], run_folder=tmp_path, transport="ipc")

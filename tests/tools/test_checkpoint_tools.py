@@ -22,10 +22,6 @@ def convert(source, destination, to, *options):
     return run("-m", "megatron_sspo", "convert", source, destination, "--to", to, *options)
 
 
-def verify(first, second):
-    return run("-m", "megatron_sspo", "verify", first, second)
-
-
 def compare_log_probs(*arguments):
     return run(COMPARE, *arguments)
 
@@ -41,26 +37,6 @@ def root(tmp_path_factory):
     done = convert(root / "megatron", root / "back", "hf")
     assert done.returncode == 0, done.stderr
     return root
-
-
-def test_there_and_back(root):
-    for other in ("megatron", "back"):
-        done = verify(root / "hf", root / other)
-        assert done.returncode == 0 and done.stdout.startswith("bitwise equal: "), done.stderr
-
-
-def test_the_wrong_way_round(root):
-    done = convert(root / "hf", root / "nothing", "hf")
-    assert done.returncode == 2 and "is a Hugging Face folder" in done.stderr and not (root / "nothing").exists()
-
-
-def test_folders_that_differ(root, tmp_path):
-    convert(root / "megatron", tmp_path / "other", "hf")
-    content = load_file(tmp_path / "other" / "model.safetensors")
-    content["model.norm.weight"][3] += 1
-    save_file(content, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
-    done = verify(root / "megatron", tmp_path / "other")
-    assert done.returncode == 1 and done.stdout.startswith("model.norm.weight differs in ")
 
 
 @pytest.mark.parametrize("model", ["hf", "megatron"])

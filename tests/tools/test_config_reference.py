@@ -9,7 +9,7 @@ import pytest
 from megatron_sspo.objective import Correction, Penalties
 from megatron_sspo.run import Run
 from megatron_sspo.types import Sampling
-from tools.config_reference import read_classes, reference
+from tools.config_reference import reference
 
 ROW = re.compile(r"^\| `(\w+)` \| (.+) \| (\*\*required\*\*|`.*`) \| (.*) \|$", re.MULTILINE)
 
@@ -47,30 +47,3 @@ def test_every_field_has_a_row(name: str) -> None:
         assert kind and meaning, f"{name}.{field_name} needs a comment"
         if isinstance(field.default, (int, float, str)):
             assert default.strip("`") == repr(field.default)
-
-
-def test_comments_stay_with_their_fields() -> None:
-    source = '''
-@dataclass
-class A:
-    """An example."""
-
-    first: int = 1  # of the first
-    # of the second,
-    # on two lines
-    second: bool = (
-        True
-    )
-    third: str = (
-        ""  # of the third
-    )
-    fourth: int = 0
-'''
-    (found,) = read_classes(source)
-    assert [field.comment for field in found.fields] == [
-        "of the first",
-        "of the second, on two lines",
-        "of the third",
-        "",
-    ]
-    assert [field.default for field in found.fields] == ["1", "True", "''", "0"]

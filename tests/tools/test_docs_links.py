@@ -78,7 +78,8 @@ def test_named_files_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_tests_exist(page: Path) -> None:
-    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/*.py"))
+    paths = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("packages/*/tests/*.py")]
+    code = "".join(path.read_text(encoding="utf-8") for path in paths)
     names = re.findall(r"`(test_\w+)(?:…)?`", page.read_text(encoding="utf-8"))
     assert [name for name in names if f"def {name}" not in code] == []
 

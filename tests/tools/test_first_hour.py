@@ -1,38 +1,14 @@
 """The command of the first hour on GPUs: wrong environments, limits of time, and what is not run again."""
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
 
 import pytest
-import torch
 
 from tests.gpu import first_hour
-from tests.gpu.first_hour import PARTS, Part, measure, read, wrong
-
-
-@pytest.mark.parametrize(
-    ("missing", "gpus", "release", "host", "said"),
-    [
-        ("torch", 1, (2, 30), "", "has no torch"),
-        ("", 0, (2, 30), "", "sees no GPU"),
-        ("isal", 1, (2, 30), "", "packages are missing: isal; put their wheels"),
-        ("", 1, (2, 28, 9), "node", "NCCL 2.28.9 takes several ranks on one GPU only with an NCCL_HOSTID for each"),
-        ("", 1, (2, 30), "node", ""),
-        ("", 1, (2, 28, 9), "", ""),
-    ],
-)
-def test_a_wrong_environment_is_named_in_a_sentence(monkeypatch, missing, gpus, release, host, said):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: release)
-    if host:
-        monkeypatch.setenv("NCCL_HOSTID", host)
-    message = wrong("cuda")
-    assert said in message and bool(said) == bool(message) and "\n" not in message
+from tests.gpu.first_hour import Part, measure, read
 
 
 @pytest.fixture
@@ -79,8 +55,3 @@ def test_a_test_that_has_passed_is_left_out_of_the_next_call(tmp_path):
     assert outcomes[0]["test_one"]["outcome"] == "passed" and outcomes[0]["test_one"]["distances"] == {"error": 0.5}
     assert outcomes[0]["test_two"]["outcome"] == "failed" and "assert 0" in outcomes[0]["test_two"]["why"]
     assert "1 failed, 1 deselected" in (tmp_path / "log").read_text()
-
-
-def test_the_plan_of_minutes_is_that_of_the_parts():
-    rows = [line.split("|")[1:3] for line in first_hour.__doc__.splitlines() if line.startswith("| ")][1:]
-    assert {name.strip(): float(minutes) * 60 for name, minutes in rows} == {n: p.seconds for n, p in PARTS.items()}

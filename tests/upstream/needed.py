@@ -83,6 +83,12 @@ MEGATRON: dict[str, Names] = {
         *("sharded_param_state_fully_reshardable", "load_parameter_state_from_fully_reshardable"),
         "_get_main_param_and_optimizer_states",
     ),
+    "megatron/core/dist_checkpointing/strategies/filesystem_async.py": {
+        "FileSystemWriterAsync.write_preloaded_data": (
+            *("local_proc_idx", "write_bucket", "results_queue", "count_queue", "use_fsync"),
+        ),
+        **dict.fromkeys(("_results_queue", "FileSystemWriterAsync.get_save_function_and_args"), ()),
+    },
     "megatron/core/dist_checkpointing/serialization.py": {
         "save": ("async_sharded_save",),
         "load": ("strict",),

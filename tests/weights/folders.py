@@ -33,3 +33,8 @@ def edit_json(path, edit):
     content = json.loads(path.read_text())
     edit(content)
     path.write_text(json.dumps(content))
+
+
+def file_of(folder, name):
+    """The file that holds a tensor."""
+    return next(file for file in folder.glob("*.safetensors") if name in load_file(file))

@@ -1,7 +1,5 @@
 """Conversions are exact to the bit in both directions, and take along everything that belongs to a model."""
 
-import os
-import resource
 import shutil
 
 import pytest
@@ -11,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
-from megatron_sspo.weights.formats.hf_folder import HFFolder, write_folder
+from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.weights.folders import assert_same_bits, edit_json, tensors
 from tests.weights.tiny_checkpoints import KINDS, build
@@ -40,21 +38,6 @@ def test_round_trip_in_small_blocks(checkpoint, tmp_path, small_blocks, kind):
     assert_same_bits(checkpoint(kind), tmp_path / "hf")
 
 
-def test_more_files_than_a_process_may_open(checkpoint, tmp_path):
-    with HFFolder(checkpoint("qwen3_moe")) as source:
-        each = ((name, source.read(name)) for name in source.shapes())
-        write_folder(tmp_path / "hf", each, source=source, shard_bytes=1)
-    assert len(list((tmp_path / "hf").glob("*.safetensors"))) > 40
-    limits, is_open = resource.getrlimit(resource.RLIMIT_NOFILE), len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (is_open + 40, limits[1]))
-    try:
-        convert(tmp_path / "hf", tmp_path / "megatron")
-        assert verify(tmp_path / "hf", tmp_path / "hf").differences == []
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert verify(checkpoint("qwen3_moe"), tmp_path / "megatron").differences == []
-
-
 @pytest.mark.parametrize("max_shard_size", ["1GB", "3KB"])
 @pytest.mark.parametrize("kind", ["qwen3_moe", "mixtral"])
 def test_all_experts_of_a_layer_in_one_tensor(checkpoint, tmp_path, kind, max_shard_size):
@@ -73,12 +56,10 @@ def test_all_experts_of_a_layer_in_one_tensor(checkpoint, tmp_path, kind, max_sh
     [
         (lambda t: t | {"model.layers.0.mlp.experts.0.up_proj.weight": torch.zeros(12, 16)}, "up_proj.weight twice"),
         (lambda t: t | {_FUSED: t[_FUSED][:5].clone()}, f"without a row in the weight table: {_FUSED}"),
-        (lambda t: t | {_FUSED: t[_FUSED][:, :23].clone()}, f"without a row in the weight table: {_FUSED}"),
         (lambda t: t | {_FUSED: t[_FUSED].flatten()}, f"without a row in the weight table: {_FUSED}"),
-        (lambda t: t | {_FUSED: torch.zeros(10**12, 24, 0)}, f"without a row in the weight table: {_FUSED}"),
         (lambda t: t | {_FUSED: torch.zeros(6, 24, 0)}, r"up_proj.weight \[12, 0\] instead of \[12, 16\]"),
     ],
-    ids=["an expert twice", "an expert too few", "an odd number of rows", "flat", "experts without end", "empty"],
+    ids=["an expert twice", "an expert too few", "flat", "empty"],
 )
 def test_wrong_tensors_of_all_experts(tmp_path, change, message):
     build("qwen3_moe").save_pretrained(tmp_path / "hf", save_original_format=False)
@@ -179,7 +160,8 @@ def test_a_value_that_a_dtype_cannot_hold(checkpoint, tmp_path, stored, value, d
 
 def test_tokenizer_and_chat_template_are_copied(checkpoint, tmp_path):
     shutil.copytree(checkpoint("llama"), tmp_path / "hf")
-    names = ("tokenizer.json", "chat_template.jinja", "generation_config.json")
+    names = ("tokenizer.json", "chat_template.jinja", "generation_config.json", "additional_chat_templates/a.jinja")
+    (tmp_path / "hf" / "additional_chat_templates").mkdir()
     for name in names:
         (tmp_path / "hf" / name).write_text(f'{{"of": "{name}"}}')
     convert(tmp_path / "hf", tmp_path / "megatron")
@@ -195,36 +177,3 @@ def test_a_configuration_with_a_path_that_is_not_utf8(checkpoint, tmp_path):
     convert(tmp_path / "hf", tmp_path / "megatron")
     convert(tmp_path / "megatron", tmp_path / "back")
     assert HFFolder(tmp_path / "back").config == HFFolder(tmp_path / "hf").config
-
-
-def test_a_license_in_another_encoding_is_copied(checkpoint, tmp_path):
-    shutil.copytree(checkpoint("llama"), tmp_path / "hf")
-    (tmp_path / "hf" / "LICENSE.txt").write_bytes(b"\xa9 somebody")
-    convert(tmp_path / "hf", tmp_path / "megatron")
-    assert (tmp_path / "megatron" / "LICENSE.txt").read_bytes() == b"\xa9 somebody"
-
-
-def test_config_from_another_folder(pair, tmp_path):
-    (pair[1] / "config.json").unlink()
-    convert(pair[1], tmp_path / "out", config_folder=pair[0])
-    assert_same_bits(pair[0], tmp_path / "out")
-
-
-def test_stored_copy_of_a_tied_embedding_must_be_equal(checkpoint, tmp_path):
-    shutil.copytree(checkpoint("llama_tied"), tmp_path / "hf")
-    found = tensors(tmp_path / "hf")
-    found["lm_head.weight"] = found["model.embed_tokens.weight"].clone()
-    save_file(found, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
-    convert(tmp_path / "hf", tmp_path / "megatron")
-    found["lm_head.weight"][-1, -1] += 1
-    save_file(found, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"ties lm_head\.weight to model\.embed_tokens\.weight"):
-        convert(tmp_path / "hf", tmp_path / "again")
-
-
-def test_no_file_stays_open(pair, tmp_path):
-    convert(pair[0], tmp_path / "again")
-    convert(pair[1], tmp_path / "back")
-    verify(*pair)
-    opened = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
-    assert [path for path in opened if str(tmp_path) in path] == []

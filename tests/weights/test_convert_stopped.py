@@ -8,9 +8,9 @@ import time
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.conversion import convert as convert_module
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
+from megatron_sspo.weights.formats.model_folder import ModelFolder
 from tests.forking import Python
 
 KINDS = pytest.mark.parametrize("source", [0, 1], ids=["hf", "megatron"])
@@ -40,15 +40,14 @@ def test_a_full_disk_is_one_sentence(pair, tmp_path, small_files, source):
 @KINDS
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError])
 def test_an_error_in_the_middle_leaves_nothing(pair, tmp_path, monkeypatch, source, error):
-    calls = iter(range(20))
-    advance = convert_module.Meter.advance
+    calls, read = iter(range(20)), ModelFolder.read
 
-    def advance_or_stop(self, num_bytes):
-        advance(self, num_bytes)
-        if next(calls, None) is None:
+    def read_or_stop(*arguments, **options):
+        if list(tmp_path.glob("out.partial-*/*")) and next(calls, None) is None:
             raise error
+        return read(*arguments, **options)
 
-    monkeypatch.setattr(convert_module.Meter, "advance", advance_or_stop)
+    monkeypatch.setattr(ModelFolder, "read", read_or_stop)
     with pytest.raises(error):
         convert(pair[source], tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
@@ -74,8 +73,9 @@ def test_a_killed_conversion_starts_again(pair, tmp_path, monkeypatch, source):
 
 _SLOW = """
 import sys, time
-from megatron_sspo.weights.conversion import convert
-advance = convert.Meter.advance
-convert.Meter.advance = lambda self, count: time.sleep(0.5) or advance(self, count)
-convert.convert(*sys.argv[1:])
+from megatron_sspo.weights.conversion.convert import convert
+from megatron_sspo.weights.formats.model_folder import ModelFolder
+read = ModelFolder.read
+ModelFolder.read = lambda *arguments, **options: time.sleep(0.5) or read(*arguments, **options)
+convert(*sys.argv[1:])
 """

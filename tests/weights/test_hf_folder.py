@@ -1,17 +1,14 @@
 """Hugging Face folders: reading slices, damage of every kind, and writing."""
 
-import errno
 import json
-import os
 import resource
 import shutil
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from megatron_sspo.errors import UserError
@@ -20,7 +17,6 @@ from megatron_sspo.run import Model
 from megatron_sspo.weights.formats.hf_folder import HFFolder, write_folder
 from megatron_sspo.weights.formats.random import write_random_weights
 from tests.test_run_check import RUN
-from tests.weights.folders import edit_json
 from tests.weights.tiny_checkpoints import KINDS, logits, save
 
 
@@ -32,7 +28,7 @@ def sharded(tmp_path):
 
 
 def stream(folder):
-    return ((name, folder.read(name)) for name in folder.index)
+    return ((name, folder.read(name)) for name in folder.shapes())
 
 
 def test_reads_what_transformers_wrote(sharded):
@@ -40,9 +36,8 @@ def test_reads_what_transformers_wrote(sharded):
     for file in sharded.glob("*.safetensors"):
         tensors |= load_file(file)
     with HFFolder(sharded) as folder:
-        assert len(set(folder.index.values())) > 2
-        assert folder.shapes() == {name: tuple(tensors[name].shape) for name in folder.index}
-        assert set(folder.index) == set(tensors)
+        assert len(folder.files) > 2
+        assert folder.shapes() == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         assert set(folder.dtypes().values()) == {torch.float32}
         for name, tensor in tensors.items():
             assert torch.equal(folder.read(name), tensor)
@@ -54,11 +49,6 @@ def test_reads_what_transformers_wrote(sharded):
         assert torch.equal(folder.read("model.norm.weight"), tensors["model.norm.weight"])
 
 
-def test_no_folder(tmp_path):
-    with pytest.raises(UserError, match=r"there is no folder .*nowhere"):
-        HFFolder(tmp_path / "nowhere")
-
-
 def test_the_cache_of_the_hub(checkpoint, tmp_path):
     """A snapshot is a folder of links. The folder above it is named by those who look for a model's name."""
     cache = tmp_path / "models--owner--name"
@@ -68,8 +58,6 @@ def test_the_cache_of_the_hub(checkpoint, tmp_path):
         (snapshot / file.name).symlink_to(file)
     with HFFolder(snapshot) as folder:
         assert folder.config["model_type"] == "qwen3_moe" and folder.stored
-    with pytest.raises(UserError, match=rf"name is the hub's cache of a model; .* of its snapshot, {snapshot}$"):
-        HFFolder(cache)
     with pytest.raises(UserError, match=rf"set model.path to its snapshot, {snapshot}$"):
         read_model_config(replace(RUN, model=Model(path=str(cache))))
 
@@ -80,139 +68,33 @@ def test_a_relative_path_of_no_model_says_where_it_begins(tmp_path, monkeypatch)
         read_model_config(replace(RUN, model=Model(path="mine")))
 
 
-def test_no_such_tensor(sharded):
-    with pytest.raises(UserError, match="sharded has no tensor x"):
-        HFFolder(sharded).read("x")
-
-
 @pytest.mark.parametrize(
-    ("file", "message"),
+    ("name", "message"),
     [
-        ("model.bin", "has no config.json, and is no Hugging Face checkpoint; .*save_pretrained"),
-        ("update-000002/x", "holds checkpoints of a run; give the path of one of them, such as .*/update-000002$"),
-        ("model.gguf", "has a GGUF file, and is no Hugging Face checkpoint; .*save_pretrained"),
-        ("mp_rank_00", "is a checkpoint of Megatron's older format torch .*; save it as torch_dist"),
-        ("adapter_config.json", r"has the adapter of a model \(adapter_config.json\): merge it"),
+        ("nowhere", "has no config.json: give the path of a Hugging Face folder"),
+        ("adapter_config.json", "merge it into the model"),
+        ("model.safetensors.index.json", "holds no safetensors: neither model.safetensors nor model.safetensors.index"),
+        ("model-00016-of-00015.safetensors", "model-00016-of-00015.safetensors is not part of the model"),
+        ("model.safetensors", r"model-00001-of-00003.safetensors is not part of the model"),
     ],
 )
-def test_folders_of_other_kinds(tmp_path, file, message):
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text("{}")
+def test_folders_that_are_refused(sharded, name, message):
+    (sharded / "consolidated.safetensors").touch()  # of another program
+    HFFolder(sharded)
+    if name.endswith("index.json"):
+        (sharded / name).unlink()
+    elif name != "nowhere":  # an adapter, for instance, would be applied by Transformers
+        (sharded / name).write_text("{}")
     with pytest.raises(UserError, match=message):
-        HFFolder(tmp_path)
-
-
-def test_an_adapter_beside_a_model(sharded):
-    """Transformers would apply it."""
-    (sharded / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match="merge it"):
-        HFFolder(sharded)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"), [("{", r"is not JSON .*; correct it"), ("[]", "is not a JSON object; correct it")]
-)
-def test_invalid_config(sharded, text, message):
-    (sharded / "config.json").write_text(text)
-    with pytest.raises(UserError, match=message):
-        HFFolder(sharded)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("README.md", "x", "has model-00001-of-00003.safetensors, and no model.safetensors.index.json; get that file"),
-        ("pytorch_model.bin", "x", "holds no safetensors: neither .*save_pretrained"),
-        ("rank-0.safetensors", "x", "has rank-0.safetensors, and neither .*save_pretrained"),
-        ("checkpoints/update-000001/state.json", "{}", "is the folder of a run .*; name its folder model, or a checkp"),
-        (
-            "model.safetensors",
-            "version https://git-lfs.github.com/spec/v1\n",
-            "is a pointer of Git LFS, .*git lfs pull",
-        ),
-    ],
-)
-def test_no_weights(sharded, name, content, message):
-    (sharded / "model.safetensors.index.json").unlink()
-    (sharded / name).parent.mkdir(parents=True, exist_ok=True)
-    (sharded / name).write_text(content)
-    for file in sharded.glob("model-*.safetensors") if name != "README.md" else ():
-        file.unlink()
-    with pytest.raises(UserError, match=message):
-        HFFolder(sharded)
-
-
-def test_index_without_a_map(sharded):
-    edit_json(sharded / "model.safetensors.index.json", lambda index: index.pop("weight_map"))
-    with pytest.raises(UserError, match="has no weight_map"):
-        HFFolder(sharded)
-
-
-def test_two_checkpoints_in_one_folder(sharded):
-    save_file({"x": torch.zeros(1)}, sharded / "model.safetensors")
-    with pytest.raises(UserError, match="holds both"):
-        HFFolder(sharded)
-
-
-def test_files_of_tensors_that_are_not_read(checkpoint, sharded, tmp_path):
-    single = shutil.copytree(checkpoint("llama"), tmp_path / "single")
-    for folder in (single, sharded):
-        (folder / "consolidated.safetensors").touch()
-        HFFolder(folder)
-        (folder / "model-00016-of-00015.safetensors").touch()
-        with pytest.raises(UserError, match=r"model-00016-of-00015.safetensors is not part of the model in model.safe"):
-            HFFolder(folder)
+        HFFolder(sharded / name if name == "nowhere" else sharded)
 
 
 def test_an_index_of_the_one_file(checkpoint, tmp_path):
     """Some programs write an index with every model, also if all tensors are in one file."""
     folder = shutil.copytree(checkpoint("llama"), tmp_path / "hf")
-    alone = HFFolder(folder)
-    index = {"metadata": {}, "weight_map": dict.fromkeys(alone.index, "model.safetensors")}
+    index = {"metadata": {}, "weight_map": dict.fromkeys(HFFolder(folder).shapes(), "model.safetensors")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert HFFolder(folder).stored == alone.stored
-    edit_json(folder / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
-    with pytest.raises(UserError, match=r"model.safetensors holds model\.norm\.weight, which .* does not place there"):
-        HFFolder(folder).shapes()
-
-
-def test_missing_file(sharded):
-    file = HFFolder(sharded).index["model.norm.weight"]
-    (sharded / file).unlink()
-    with pytest.raises(UserError, match=f"names {file}, which is not in the folder"):
-        HFFolder(sharded)
-
-
-def test_truncated_file(sharded):
-    file = HFFolder(sharded).index["model.norm.weight"]
-    content = (sharded / file).read_bytes()
-    (sharded / file).write_bytes(content[:-10])
-    folder = HFFolder(sharded)
-    with pytest.raises(UserError, match=f"cannot read .*{file}.*truncated or damaged"):
-        folder.read("model.norm.weight")
-    with pytest.raises(UserError, match=f"cannot read .*{file}.*truncated or damaged"):
-        folder.shapes()
-
-
-def test_tensor_that_its_file_lacks(sharded):
-    edit_json(
-        sharded / "model.safetensors.index.json",
-        lambda index: index["weight_map"].update(ghost=index["weight_map"]["model.norm.weight"]),
-    )
-    folder = HFFolder(sharded)
-    with pytest.raises(UserError, match=rf"{folder.index['ghost']} lacks ghost"):
-        folder.shapes()
-    with pytest.raises(UserError, match=rf"{folder.index['ghost']} lacks ghost"):
-        folder.read("ghost", 0, 0, 1)
-
-
-def test_tensor_that_the_index_lacks(sharded):
-    file = HFFolder(sharded).index["model.norm.weight"]
-    edit_json(sharded / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
-    folder = HFFolder(sharded)
-    assert file in folder.index.values()
-    with pytest.raises(UserError, match=rf"{file} holds model\.norm\.weight"):
-        folder.shapes()
+    assert HFFolder(folder).shapes() == HFFolder(checkpoint("llama")).shapes()
 
 
 @pytest.mark.parametrize("shard_bytes", [5_000_000_000, 10_000, 1])
@@ -221,34 +103,17 @@ def test_written_folder_is_read_by_transformers(checkpoint, tmp_path, kind, shar
     source = HFFolder(checkpoint(kind))
     write_folder(tmp_path / "new", stream(source), source=source, shard_bytes=shard_bytes)
     written = HFFolder(tmp_path / "new")
-    assert set(written.index) == set(source.index)
-    assert all(torch.equal(written.read(name), source.read(name)) for name in source.index)
+    assert set(written.shapes()) == set(source.shapes())
+    assert all(torch.equal(written.read(name), source.read(name)) for name in source.shapes())
     assert written.config == source.config
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "new").eval()
     assert torch.equal(logits(model), logits(AutoModelForCausalLM.from_pretrained(checkpoint(kind)).eval()))
-    num_files = len(set(written.index.values()))
+    num_files = len(written.files)
     assert len(list((tmp_path / "new").glob("*.safetensors"))) == num_files
-    assert num_files == {5_000_000_000: 1, 1: len(source.index)}.get(shard_bytes, num_files)
+    assert num_files == {5_000_000_000: 1, 1: len(source.shapes())}.get(shard_bytes, num_files)
     for file in (tmp_path / "new").glob("model-*.safetensors"):
         tensors = load_file(file)
         assert len(tensors) == 1 or sum(tensor.nbytes for tensor in tensors.values()) <= shard_bytes
-
-
-def test_views_of_one_tensor_are_written(checkpoint, tmp_path):
-    source = HFFolder(checkpoint("llama"))
-    whole = torch.rand(6, 4)
-    write_folder(tmp_path / "new", [("a", whole[:2]), ("b", whole[2:]), ("c", whole.t()[1:])], source=source)
-    written = HFFolder(tmp_path / "new")
-    assert torch.equal(torch.cat([written.read("a"), written.read("b")]), whole)
-    assert torch.equal(written.read("c"), whole.t()[1:])
-
-
-def test_written_weights_have_the_permissions_of_the_config(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "umask")  # to read the process's umask is to change it, for all threads
-    with HFFolder(checkpoint("llama")) as folder:
-        write_folder(tmp_path / "out", stream(folder), source=folder)
-    modes = {(tmp_path / "out" / name).stat().st_mode for name in ("config.json", "model.safetensors")}
-    assert len(modes) == 1
 
 
 def test_tokenizer_files_and_dtype(checkpoint, tmp_path):
@@ -273,16 +138,6 @@ def test_tokenizer_files_and_dtype(checkpoint, tmp_path):
     written = HFFolder(tmp_path / "new")
     assert set(written.dtypes().values()) == {torch.bfloat16}
     assert written.config == source.config | {"dtype": "bfloat16"}
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "new").dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("old", [{"torch_dtype": "float32"}, {}])
-def test_dtype_field_of_earlier_transformers(checkpoint, tmp_path, old):
-    source = HFFolder(checkpoint("llama"))
-    source.config = {name: value for name, value in source.config.items() if name != "dtype"} | old
-    tensors = ((name, tensor.bfloat16()) for name, tensor in stream(source))
-    write_folder(tmp_path / "new", tensors, source=source)
-    assert HFFolder(tmp_path / "new").config["torch_dtype"] == "bfloat16"
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "new").dtype == torch.bfloat16
 
 
@@ -338,12 +193,6 @@ def test_a_full_disk_is_one_sentence(checkpoint, tmp_path, small_files):
     assert not list(tmp_path.glob("new*"))
 
 
-def test_a_disk_that_is_full_of_random_weights(checkpoint, tmp_path, small_files):
-    with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
-        write_random_weights(checkpoint("llama"), tmp_path / "new", seed=0)
-    assert not (tmp_path / "new").exists()
-
-
 def test_random_weights_keep_the_files_beside_them(checkpoint, tmp_path):
     """Transformers writes a tokenizer by the rules of a class, and a generation_config.json of its own."""
     source = shutil.copytree(checkpoint("llama"), tmp_path / "source")
@@ -358,32 +207,6 @@ def test_random_weights_keep_the_files_beside_them(checkpoint, tmp_path):
     assert {name: (tmp_path / "new" / name).read_text() for name in files} == files
 
 
-@pytest.mark.parametrize("name", ["model.safetensors.index.json", "tokenizer.json", "config.json"])
-def test_a_disk_that_is_full_when_the_tensors_are_written(checkpoint, tmp_path, monkeypatch, name):
-    folder = shutil.copytree(checkpoint("llama"), tmp_path / "hf")
-    (folder / "tokenizer.json").write_text("{}")
-    source = HFFolder(folder)
-    copy, write = shutil.copyfile, Path.write_text
-
-    def copy_or_fail(start, end):
-        if end.name == name:  # as shutil says it: with both names
-            raise OSError(errno.ENOSPC, "No space left on device", str(start), None, str(end))
-        return copy(start, end)
-
-    def write_or_fail(path, *rest, **options):
-        if path.name == name:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return write(path, *rest, **options)
-
-    monkeypatch.setattr(shutil, "copyfile", copy_or_fail)
-    monkeypatch.setattr(Path, "write_text", write_or_fail)
-    with pytest.raises(
-        UserError, match=rf"cannot use .*/new.*/{name}: No space left on device; make room, or write to"
-    ):
-        write_folder(tmp_path / "new", stream(source), source=source, shard_bytes=1000)
-    assert not list(tmp_path.glob("new*"))
-
-
 def test_what_a_killed_process_has_left_is_removed(checkpoint, tmp_path):
     source = HFFolder(checkpoint("llama"))
     for name in ("[new].partial-1a2b3c4d", "n.partial-1a2b3c4d"):
@@ -391,10 +214,3 @@ def test_what_a_killed_process_has_left_is_removed(checkpoint, tmp_path):
         (tmp_path / name / "1.safetensors").touch()
     write_folder(tmp_path / "[new]", stream(source), source=source)
     assert {"[new]", "n.partial-1a2b3c4d"} == {path.name for path in tmp_path.iterdir()} - {"llama"}
-
-
-@pytest.mark.parametrize(("names", "message"), [(["a", "a"], "a occurs twice"), ([], "no tensors")])
-def test_invalid_streams_are_refused(checkpoint, tmp_path, names, message):
-    with pytest.raises(ValueError, match=message):
-        write_folder(tmp_path / "new", [(n, torch.zeros(1)) for n in names], source=HFFolder(checkpoint("llama")))
-    assert not (tmp_path / "new").exists()

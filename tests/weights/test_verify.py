@@ -11,12 +11,12 @@ from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
-from tests.weights.folders import change, edit_json
+from tests.weights.folders import change, edit_json, file_of
 
 
 def test_verify_reports_differing_bytes(pair):
     name = "model.layers.1.mlp.experts.3.up_proj.weight"
-    file = pair[0] / HFFolder(pair[0]).index[name]
+    file = file_of(pair[0], name)
     content = load_file(file)
     content[name].view(torch.uint8)[0, 0] ^= 1
     save_file(content, file, metadata={"format": "pt"})
@@ -26,12 +26,11 @@ def test_verify_reports_differing_bytes(pair):
 def test_verify_reports_dtypes_and_missing_tensors(pair, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(pair[0], other)
-    file = HFFolder(other).index["model.norm.weight"]
-    change(other / file, model__norm__weight=torch.zeros(16).half())
+    file = file_of(other, "model.norm.weight")
+    change(file, model__norm__weight=torch.zeros(16).half())
     differences = ["model.norm.weight is torch.float32 [16] and torch.float16 [16]"]
     assert verify(pair[0], other).differences == differences
-    change(other / file, model__norm__weight=None)
-    edit_json(other / "model.safetensors.index.json", lambda index: index["weight_map"].pop("model.norm.weight"))
+    change(file, model__norm__weight=None)
     assert verify(pair[0], other).differences == [f"model.norm.weight is only in {pair[0]}"]
     assert verify(other, pair[1]).differences == [f"model.norm.weight is only in {pair[1]}"]
 
@@ -43,20 +42,10 @@ def test_a_fingerprint_is_of_the_weights_and_not_of_their_files(pair, tmp_path):
     assert HFFolder(tmp_path / "moved").fingerprint() == first.fingerprint()
     for name in ("model.norm.weight", "lm_head.weight", "model.layers.1.mlp.experts.0.up_proj.weight"):
         other = shutil.copytree(pair[0], tmp_path / name)
-        file = other / first.index[name]
+        file = file_of(other, name)
         content = load_file(file)
         save_file({**content, name: content[name] + 1}, file, metadata={"format": "pt"})
         assert HFFolder(other).fingerprint() != first.fingerprint()
-
-
-def test_a_cast_cannot_be_verified(checkpoint, tmp_path):
-    convert(checkpoint("llama_tied"), tmp_path / "cast", dtype=torch.float16)
-    words = (
-        r"^20 of 20 tensors of .* have another dtype than in .*cast, .* \(torch.float32 and torch.float16\): bits are"
-    )
-    with pytest.raises(UserError, match=words) as raised:
-        verify(checkpoint("llama_tied"), tmp_path / "cast")
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("names", [[], ["model.layers.0.self_attn.rotary_emb.inv_freq"]])

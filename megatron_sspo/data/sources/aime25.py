@@ -1,7 +1,4 @@
-"""AIME 2025: both papers of the American Invitational Mathematics Examination; answers are integers 0 to 999.
-
-Published as math-ai/aime25: test (30 rows). Columns: `problem`, `answer` (text), `id`.
-"""
+"""AIME 2025, both papers: integers 0 to 999."""
 
 from megatron_sspo.data.sources.published import Published
 

@@ -10,35 +10,21 @@ from typing import Any
 
 import numpy as np
 
-
-def reader_of(schema: Any) -> Callable[[Any], Mapping[str, Any]]:
-    """Returns a function that restores the values of a row, in nested records and lists too.
-
-    Args:
-        schema: the pyarrow schema of the rows.
-    """
-    kinds = {field.name: field.type for field in schema if field.type.num_fields or _is_narrow(field.type)}
-
-    def read(row: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**row, **{name: _read(row[name], kind) for name, kind in kinds.items() if name in row}}
-
-    return read if kinds else lambda row: row
+_NARROW = {"float": np.float32, "halffloat": np.float16}
 
 
-def _is_narrow(kind: Any) -> bool:
-    return str(kind) in ("float", "halffloat")
+def reader_of(schema: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """Returns a function that restores the values of a row of a pyarrow schema, in nested records and lists too."""
+    kinds = {field.name: field.type for field in schema}
+    return lambda row: {name: _read(value, kinds[name]) for name, value in row.items()}
 
 
 def _read(value: Any, kind: Any) -> Any:
-    if isinstance(value, float) and _is_narrow(kind):
-        return float(str((np.float32 if str(kind) == "float" else np.float16)(value)))
+    if isinstance(value, float) and (narrow := _NARROW.get(str(kind))):
+        return float(str(narrow(value)))
     if isinstance(value, dict) and kind.num_fields:
         kinds = {kind.field(n).name: kind.field(n).type for n in range(kind.num_fields)}
-        return {
-            name: _read(part, kinds[name]) if name in kinds else part
-            for name, part in value.items()
-            if part is not None
-        }
+        return {name: _read(part, kinds.get(name)) for name, part in value.items() if part is not None}
     if isinstance(value, list) and kind.num_fields == 1:
         return [_read(part, kind.field(0).type) for part in value]
     return value

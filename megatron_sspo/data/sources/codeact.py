@@ -3,8 +3,9 @@
 import hashlib
 import re
 from pathlib import Path
+from typing import Literal
 
-from megatron_sspo.data.row import Dropped, Record, Row, describe_type, is_message
+from megatron_sspo.data.row import Dropped, Record, Row
 from megatron_sspo.data.sources.published import Published
 from megatron_sspo.errors import UserError
 
@@ -20,28 +21,19 @@ _MAX_ANSWER = 200  # characters
 _TEST_TENTHS = 1  # number of tasks in ten
 
 
-def rows(split: str = "train", path: str | Path = "") -> list[Row | Dropped]:
+def rows(split: Literal["train", "test"] = "train", path: str | Path = "") -> list[Row | Dropped]:
     """Returns the tasks, with the output that a program has to print or the checks that it has to pass.
 
-    Published as xingyaoww/code-act: split codeact (7,139 rows; the split general is chat and not used). Columns: `id`;
-    `conversations`, messages with `role` (system, user, assistant) and `content`. The task is the first user message.
-    The published rows are demonstrations and carry no checks. The gold answer is therefore the last <solution> of the
-    assistant, if it is one line of at most 200 characters; a row without one is dropped. A file may add the columns
-    `answer`, `tests` and `cases` (docs/sandbox.md), which then replace the demonstration's answer. The column names
-    are those of the dataset card; how often its demonstrations end in such a <solution> was not checked.
-
-    There is no published test split: a hash of the task's text holds out one task in ten. Of several rows with the
-    same task, the first is kept.
+    A row of the published split codeact is a demonstration: the task is the first message of the user, and the gold
+    answer the last <solution> of the assistant, if it is one line of at most 200 characters. A row without one, or with
+    the task of an earlier row, is dropped. A file may add the columns `answer`, `tests` and `cases` (docs/sandbox.md),
+    which replace the demonstration's answer. A hash of the task's text holds out one task in ten. How often published
+    demonstrations end in such a <solution> was not checked.
 
     Args:
         split: "train" or "test".
         path: files to read in place of the hub; see `Published.records`. In a folder they are named codeact.
-
-    Raises:
-        UserError: see `Published.records`, or a conversation has another form.
     """
-    if split not in ("train", "test"):
-        raise UserError(f"the set codeact has no split {split!r}: choose train or test")
     found: list[Row | Dropped] = []
     seen: set[str] = set()
     for record in _SET.records("codeact", path):
@@ -63,22 +55,20 @@ def rows(split: str = "train", path: str | Path = "") -> list[Row | Dropped]:
 def _read_task(record: Record) -> tuple[str, str]:
     """Returns task and answer of a row; the answer is "" if there is none."""
     messages = record.values["conversations"]
-    where = f"{record.place}, field 'conversations'"
-    if not isinstance(messages, list) or not all(map(is_message, messages)):
+    try:
+        texts = [(message["role"], message["content"]) for message in messages]
+        task = next(text for role, text in texts if role == "user")
+    except (TypeError, KeyError, StopIteration) as error:
         raise UserError(
-            f"{where}: a conversation must be a list of messages with the texts 'role' and 'content', and this is "
-            f"{describe_type(messages)}: fix or drop the row"
-        )
-    tasks = [message["content"] for message in messages if message["role"] == "user"]
-    if not tasks or not tasks[0].strip():
-        raise UserError(f"{where}: no message has the role user and states the task: fix or drop the row")
+            f"{record.place}, field 'conversations': it must be a list of messages with the texts 'role' and "
+            "'content', one of them the user's: fix or drop the row"
+        ) from error
     given = record.values.get("answer")
     if given is not None and given != "":
-        return tasks[0], str(given).strip()
-    words = [message["content"] for message in messages if message["role"] == "assistant"]
-    solutions = _SOLUTION.findall("\n".join(words))
+        return task, str(given).strip()
+    solutions = _SOLUTION.findall("\n".join(text for role, text in texts if role == "assistant"))
     answer = solutions[-1].strip() if solutions else ""
-    return tasks[0], answer if "\n" not in answer and len(answer) <= _MAX_ANSWER else ""
+    return task, answer if "\n" not in answer and len(answer) <= _MAX_ANSWER else ""
 
 
 def _is_test(task: str) -> bool:

@@ -1,11 +1,10 @@
 """DAPO-Math-17k: competition problems with integer answers (Yu et al., arXiv 2503.14476)."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.data.row import Fields, Record, Row, row_from_record
+from megatron_sspo.data.row import Fields, Row, row_from_record
 from megatron_sspo.data.sources.published import Published
 
 _SET = Published(
@@ -22,34 +21,24 @@ _SUFFIX = "Remember to put your answer on its own line after"
 def rows(split: str = "train", path: str | Path = "") -> list[Row]:
     """Returns each problem once, without the published instruction to end in "Answer: ...".
 
-    Published as BytedTsinghua-SIA/DAPO-Math-17k: train, about 1.79 million rows, in which 17 thousand problems are
-    repeated a hundred times; a row that repeats an earlier problem and answer is skipped. Columns: `prompt`, a list
-    with one user message; `reward_model`, whose `ground_truth` is the answer; `data_source`, `ability`, `extra_info`.
-    Copies with the bare problem as text in `prompt`, such as open-r1/DAPO-Math-17k-Processed, are read from files with
-    the same column names. It was not checked that every instruction of the dataset has the form that is removed here;
-    a prompt of another form is left unchanged.
+    Published are about 1.79 million rows, in which 17 thousand problems are repeated a hundred times; a row that
+    repeats an earlier problem and answer is skipped. The bare problem as text in `prompt`, as in
+    open-r1/DAPO-Math-17k-Processed, is read from files with the same columns. It was not checked that every instruction
+    of the set has the form that is removed here; a prompt of another form is left unchanged.
 
     Args:
         split: "train", the only split.
         path: files to read in place of the hub; see `Published.records`.
-
-    Raises:
-        UserError: see `Published.records`.
     """
-    return [row_from_record(record, _FIELDS) for record in _deduplicate(_SET.records(split, path))]
+    found: dict[str, Row] = {}
+    for record in _SET.records(split, path):
+        values = {**record.values, "prompt": _problem(record.values["prompt"])}
+        if (key := repr(values)) not in found:
+            found[key] = row_from_record(replace(record, values=values), _FIELDS)
+    return list(found.values())
 
 
-def _deduplicate(records: Iterator[Record]) -> Iterator[Record]:
-    seen: set[str] = set()
-    for record in records:
-        values = {**record.values, "prompt": extract_problem(record.values["prompt"])}
-        key = repr(values)
-        if key not in seen:
-            seen.add(key)
-            yield replace(record, values=values)
-
-
-def extract_problem(prompt: Any) -> Any:
+def _problem(prompt: Any) -> Any:
     """Removes the published instruction around a problem; a prompt of another form is returned unchanged."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
         prompt = prompt[0].get("content")

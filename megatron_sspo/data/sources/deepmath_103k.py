@@ -1,8 +1,4 @@
-"""DeepMath-103K: hard questions whose final answers can be verified (He et al., arXiv 2504.11456).
-
-Published as zwhe99/DeepMath-103K: train (103,022 rows). Columns: `question`, `final_answer`, `difficulty`, `topic`, and
-`r1_solution_1` to `_3`, which are long and not read.
-"""
+"""DeepMath-103K: hard questions with answers that can be verified (He et al., arXiv 2504.11456)."""
 
 from megatron_sspo.data.sources.published import Published
 

@@ -1,6 +1,7 @@
 """Datasets of the Hugging Face hub, or local folders that `datasets` can read."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Fields, Record, Row, row_from_record
@@ -25,11 +26,7 @@ def rows(
         name: "owner/name" on the hub, or a folder.
         split: split in the notation of `datasets`, such as "train[:100]".
         config: the dataset's configuration, if it has several.
-        question: column of the question: text, or a list of chat messages.
-        answer: column of the gold answer: text, a number or a boolean; "" if the rows have none.
-            A dot selects a field of a nested record.
-        demonstration: column of a worked response; none by default.
-        answer_after: mark in the answer's column; the gold answer is the text after its last occurrence.
+        question, answer, demonstration, answer_after: see `Fields`.
 
     Raises:
         UserError: the hub cannot be reached, there is no such dataset, configuration or split, or a row is malformed.
@@ -50,31 +47,17 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
     import datasets
 
     try:
-        dataset = datasets.load_dataset(name, config, split=split)
-    except ConnectionError as error:
+        dataset: Any = datasets.load_dataset(name, config, split=split)
+    except Exception as error:  # of the hub, of the readers of all formats, and of archives
+        cause = error.__cause__ or error  # `datasets` hides the reader's error behind one of its own
         raise UserError(
-            f"the dataset {name!r} is not in the local cache and the Hugging Face hub cannot be reached ({error}): "
-            "load it once where there is a network, or give a .jsonl or .parquet file, as the source or as the option "
-            "path of a named set"
+            f"the dataset {name!r} with config={config!r} and split={split!r} cannot be loaded "
+            f"({type(cause).__name__}: {one_line(str(cause))}): check its name, config and split; if the hub cannot be "
+            "reached, load it once where there is a network, or give a .jsonl or .parquet file, as the source or as "
+            "the option path of a named set"
         ) from error
-    except Exception as error:  # of the readers of all formats, and of archives
-        raise _unreadable(name, split, config, error) from error
     if columns:
         dataset = dataset.select_columns([column for column in dataset.column_names if column in columns])
     read = arrow_values.reader_of(dataset.features.arrow_schema)
-    rows = iter(dataset)
-    for number in range(1, len(dataset) + 1):
-        try:
-            values = next(rows)
-        except Exception as error:  # images and sounds are decoded here
-            raise _unreadable(name, split, config, error) from error
+    for number, values in enumerate(dataset, start=1):
         yield Record(id=f"{name}/{split}:{number}", place=f"{name} ({split}), row {number}", values=read(values))
-
-
-def _unreadable(name: str, split: str, config: str | None, error: Exception) -> UserError:
-    cause = error.__cause__ or error  # `datasets` hides the reader's error behind one of its own
-    return UserError(
-        f"the dataset {name!r} with config={config!r} and split={split!r} cannot be loaded ({type(cause).__name__}: "
-        f"{one_line(str(cause))}): check its name, config and split, or convert it to a .jsonl or .parquet "
-        "file"
-    )

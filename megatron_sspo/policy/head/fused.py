@@ -16,57 +16,9 @@ from megatron_sspo.policy.head.log_probs import Gradient, Statistics, columns_of
 _HAS_OUT_DTYPE = "dtype" in torch.ops.aten.mm.overloads()
 
 
-def fused_log_probs_and_entropy(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-    *,
-    temperature: float,
-    vocab_size: int,
-    group: dist.ProcessGroup | None = None,
-    memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
-    grad_placeholder: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns log π(label) and the entropy of π = softmax(hidden weightᵀ / temperature), row by row.
+class FusedHead(torch.autograd.Function):
+    """The autograd function of `fused_log_probs_and_entropy`."""
 
-    On a GPU logits are in float32 for every dtype of the operands. On a CPU, whose matrix product has no wider output,
-    logits of bfloat16 operands are rounded to bfloat16, as in Megatron's own output layer on both devices. All that
-    follows is in float32. The operands of the gradient's matrix products have the dtype of `hidden`.
-
-    If the weight has a `main_grad` and Megatron's `grad_added_to_main_grad`, its gradient is added there directly, not
-    through `weight.grad`.
-
-    Args:
-        hidden: [R, H], the same on every rank of the group. Its gradient is this rank's share, to be summed over the
-            group, as the backward passes of Megatron's `copy_to_tensor_model_parallel_region` and
-            `gather_from_sequence_parallel_region` do.
-        weight: [V/TP, H], this rank's rows of the padded vocabulary, in the dtype of `hidden`.
-        labels: [R] int64, global token ids.
-        temperature: the temperature at which the responses were sampled.
-        vocab_size: V without padding; columns beyond it have probability 0.
-        group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call this with the same
-            R, even if R is 0.
-        memory_budget_bytes: the bytes of logits that are kept for the backward pass, in whole blocks; other blocks are
-            computed again. The backward pass overwrites kept logits, so it can run only once.
-        grad_placeholder: whether to return zeros for `weight.grad` beside the gradient in `main_grad`. Megatron's DDP
-            needs them if it overlaps the reduction of gradients with the backward pass.
-
-    Returns:
-        [R] float32 each (float64 from float64 operands): log-probs and entropies, both differentiable.
-
-    Raises:
-        ValueError: `hidden` and `weight` have different dtypes.
-    """
-    if hidden.dtype != weight.dtype:
-        raise ValueError(f"hidden is {hidden.dtype} and weight {weight.dtype}: convert one of them")
-    backward_follows = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    keep_bytes = memory_budget_bytes if backward_follows else 0
-    return _FusedHead.apply(  # pyright: ignore
-        hidden, weight, labels, temperature, vocab_size, group, keep_bytes, grad_placeholder
-    )
-
-
-class _FusedHead(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -120,6 +72,58 @@ class _FusedHead(torch.autograd.Function):
             None if grad_weight is None else grad_weight.returned,
             *(None,) * 6,
         )
+
+
+def fused_log_probs_and_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    temperature: float,
+    vocab_size: int,
+    group: dist.ProcessGroup | None = None,
+    memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+    grad_placeholder: bool = False,
+    head: type[FusedHead] = FusedHead,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns log π(label) and the entropy of π = softmax(hidden weightᵀ / temperature), row by row.
+
+    On a GPU logits are in float32 for every dtype of the operands. On a CPU, whose matrix product has no wider output,
+    logits of bfloat16 operands are rounded to bfloat16, as in Megatron's own output layer on both devices. All that
+    follows is in float32. The operands of the gradient's matrix products have the dtype of `hidden`.
+
+    If the weight has a `main_grad` and Megatron's `grad_added_to_main_grad`, its gradient is added there directly, not
+    through `weight.grad`.
+
+    Args:
+        hidden: [R, H], the same on every rank of the group. Its gradient is this rank's share, to be summed over the
+            group, as the backward passes of Megatron's `copy_to_tensor_model_parallel_region` and
+            `gather_from_sequence_parallel_region` do.
+        weight: [V/TP, H], this rank's rows of the padded vocabulary, in the dtype of `hidden`.
+        labels: [R] int64, global token ids.
+        temperature: the temperature at which the responses were sampled.
+        vocab_size: V without padding; columns beyond it have probability 0.
+        group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call this with the same
+            R, even if R is 0.
+        memory_budget_bytes: the bytes of logits that are kept for the backward pass, in whole blocks; other blocks are
+            computed again. The backward pass overwrites kept logits, so it can run only once.
+        grad_placeholder: whether to return zeros for `weight.grad` beside the gradient in `main_grad`. Megatron's DDP
+            needs them if it overlaps the reduction of gradients with the backward pass.
+        head: the autograd function.
+
+    Returns:
+        [R] float32 each (float64 from float64 operands): log-probs and entropies, both differentiable.
+
+    Raises:
+        ValueError: `hidden` and `weight` have different dtypes.
+    """
+    if hidden.dtype != weight.dtype:
+        raise ValueError(f"hidden is {hidden.dtype} and weight {weight.dtype}: convert one of them")
+    backward_follows = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    keep_bytes = memory_budget_bytes if backward_follows else 0
+    return head.apply(  # pyright: ignore
+        hidden, weight, labels, temperature, vocab_size, group, keep_bytes, grad_placeholder
+    )
 
 
 class _WeightGradient:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
 
 from megatron_sspo.batching.microbatch import Microbatch
-from megatron_sspo.policy.head.fused import fused_log_probs_and_entropy
+from megatron_sspo.policy.head.fused import FusedHead, fused_log_probs_and_entropy
 
 
 def forward_without_head(model: Any, chunk: Any, **inputs: Any) -> torch.Tensor:
@@ -36,6 +36,7 @@ def response_log_probs(
     vocab_size: int,
     group: dist.ProcessGroup | None,
     overlap_grad_reduce: bool = False,
+    head: type[FusedHead] = FusedHead,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns log-probs and entropies [R] of the response tokens, from the output of `forward_without_head`.
 
@@ -60,6 +61,7 @@ def response_log_probs(
         vocab_size=vocab_size,
         group=group,
         grad_placeholder=overlap_grad_reduce,
+        head=head,
     )
 
 

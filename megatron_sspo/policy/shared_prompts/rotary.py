@@ -32,7 +32,7 @@ class _RowEmbedding(RotaryEmbedding):
         return found[0] if found else super().get_rotary_seq_len(*args, **options)
 
     def forward(self, max_seq_len: Any, *args: Any, **options: Any) -> torch.Tensor | None:
-        """Returns the angles of each position, or what `angles_of` returns."""
+        """Returns the angles of each position; for a shared row, those of `angles_of`."""
         if not isinstance(max_seq_len, self.kind):
             return super().forward(max_seq_len, *args, **options)
         return self.angles_of(max_seq_len)

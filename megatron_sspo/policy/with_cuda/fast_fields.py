@@ -14,9 +14,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from packaging.version import Version
 
 from megatron_sspo.policy.with_cuda.installed import (
-    OLDEST_WITH_NORMS,
     has_apex_wgrad,
-    has_fused_norms,
     has_transformer_engine,
     transformer_engine_version,
 )
@@ -105,13 +103,7 @@ def describe_kernels(transformer: TransformerConfig, ddp: DistributedDataParalle
         and torch.cuda.get_device_capability() == (9, 0)
     ):
         on.append("CUTLASS for all experts at once")
-    line = f"Transformer Engine {transformer_engine_version()}, with {', '.join(on) or 'no fused kernels'}"
-    if not has_fused_norms():
-        line += (
-            "; the norm of gradients is computed tensor by tensor, because megatron-core takes a fused one only from "
-            f"Transformer Engine {OLDEST_WITH_NORMS} or newer"
-        )
-    return line
+    return f"Transformer Engine {transformer_engine_version()}, with {', '.join(on) or 'no fused kernels'}"
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class _Layer(DynamicLayer):
         return self._view(after)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Makes row i what row `indices[i]` was. Rows that stay in their place are not copied."""
+        """Reorders rows in place: row i takes the content of row indices[i]. Rows that stay are not copied."""
         length, size = self.get_seq_length(), len(indices)
         if length == 0:
             return

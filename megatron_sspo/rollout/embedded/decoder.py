@@ -122,18 +122,11 @@ class Decoder:
         self.model.to("meta")
 
     def check_prompt(self, prompt: Prompt) -> None:
-        """Raises UserError if the prompt is empty, leaves no room for a response, or has an unknown token."""
-        if not prompt.tokens:
-            raise UserError(f"prompt {prompt.id} has no tokens: check its template")
+        """Raises UserError if the prompt leaves no room for a response."""
         if len(prompt.tokens) >= self.max_positions:
             raise UserError(
                 f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self.max_positions} positions, "
                 "which leaves no room for a response: drop or shorten it"
-            )
-        if min(prompt.tokens) < 0 or max(prompt.tokens) >= self.vocab_size:
-            raise UserError(
-                f"prompt {prompt.id} has a token outside the model's vocabulary of {self.vocab_size}: "
-                "was it rendered with another tokenizer?"
             )
 
     @torch.inference_mode()

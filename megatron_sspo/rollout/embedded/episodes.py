@@ -10,7 +10,7 @@ from megatron_sspo.environment.protocol import Environment, Episode, open_episod
 from megatron_sspo.types import Prompt
 
 
-class Episodes:
+class OpenEpisodes:
     """A context manager that closes all its episodes at its end.
 
     Args:
@@ -24,7 +24,7 @@ class Episodes:
         self._open: dict[int, Episode] = {}
         self._threads = ThreadPoolExecutor(max(1, len(prompts)), thread_name_prefix="environment")
 
-    def __enter__(self) -> "Episodes":
+    def __enter__(self) -> "OpenEpisodes":
         return self
 
     def __exit__(self, *_: Any) -> None:

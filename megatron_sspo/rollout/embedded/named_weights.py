@@ -1,5 +1,6 @@
 """A model's parameters under the names and shapes that its checkpoint has on disk."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 import torch
@@ -46,31 +47,24 @@ class NamedWeights:
                 weights are then partly overwritten.
         """
         loaded: set[str] = set()
-        unknown, repeated, misshapen, untied = [], [], [], []
+        faults: dict[str, list[str]] = defaultdict(list)
         for name, tensor in tensors:
             slot = self._slots.get(name)
             if slot is None:
-                unknown.append(name)
-                continue
-            if name in loaded:
-                repeated.append(name)
+                faults["unknown"].append(name)
+            elif name in loaded:
+                faults["repeated"].append(name)
             elif tensor.shape != slot.shape:
-                misshapen.append(f"{name} {list(tensor.shape)}, expected {list(slot.shape)}")
+                faults["of a wrong shape"].append(f"{name} {list(tensor.shape)}, expected {list(slot.shape)}")
             elif self._alias_differs(name, tensor, loaded):
-                untied.append(name)
+                faults["different from the tensor that the model ties it to"].append(name)
             else:
                 slot.copy_(tensor)
             loaded.add(name)
-        missing = [name for name in self._slots if name not in loaded | self._optional]
-        faults = {
-            "missing": missing,
-            "unknown": unknown,
-            "repeated": repeated,
-            "of a wrong shape": misshapen,
-            "different from the tensor that the model ties it to": untied,
-        }
-        if any(faults.values()):
-            found = "; ".join(_listed(names, fault) for fault, names in faults.items() if names)
+        if missing := [name for name in self._slots if name not in loaded | self._optional]:
+            faults["missing"] = missing
+        if faults:
+            found = "; ".join(_listed(names, fault) for fault, names in faults.items())
             raise UserError(
                 f"the weights do not fit {self._architecture}: {found}; "
                 "send every tensor of its checkpoint once, under the checkpoint's names"

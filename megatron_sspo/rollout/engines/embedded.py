@@ -8,19 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from megatron_sspo.agent.agents import Agents
 from megatron_sspo.arrays.convert import log_prob_array, token_array
 from megatron_sspo.config.kinds import Count
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.agents.episodes import AgentEpisodes
-from megatron_sspo.rollout.agents.tree import Sampled
-from megatron_sspo.rollout.embedded.agents import QueuedSampler, TurnQueue, WaitingTurn, event_loop
 from megatron_sspo.rollout.embedded.decoder import Decoder, Row
-from megatron_sspo.rollout.embedded.episodes import Episodes
+from megatron_sspo.rollout.embedded.episodes import OpenEpisodes
 from megatron_sspo.rollout.embedded.sampling import random_stream
-from megatron_sspo.rollout.engine import BatchedGeneration, Generation
+from megatron_sspo.rollout.embedded.turns import QueuedSampler, TurnQueue, WaitingTurn, event_loop
+from megatron_sspo.rollout.engine import BatchedGeneration, Episodes, Generation, ModelText, Sampled
 from megatron_sspo.rollout.stopping import StopStrings
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
@@ -49,7 +46,7 @@ def engine(
 
 
 class EmbeddedEngine:
-    """Decodes one batch of responses after another, in turns if there is an environment or an agent.
+    """Decodes one batch of responses after another, in turns if there are episodes.
 
     A row's random numbers depend only on the seed, the prompt's id and the index in the group, not on the rest of the
     batch; its logits depend on the batch by rounding: see `Decoder`.
@@ -75,12 +72,13 @@ class EmbeddedEngine:
         *,
         group_size: int,
         seed: int,
-        environment: Environment | Agents | None = None,
+        environment: Episodes | None = None,
     ) -> Generation:
         """Returns a generation that decodes one batch per call of `wait`."""
-        if isinstance(environment, Agents):
+        lockstep = None if environment is None else environment.lockstep
+        if environment is not None and lockstep is None:
             return BatchedGeneration(self._episodes(prompts, sampling, group_size, seed, environment))
-        return BatchedGeneration(self._batches(prompts, sampling, group_size, seed, environment))
+        return BatchedGeneration(self._batches(prompts, sampling, group_size, seed, lockstep))
 
     def generate(
         self,
@@ -154,19 +152,14 @@ class EmbeddedEngine:
                 yield [(place, self._group(groups[place])) for place in complete]
 
     def _episodes(
-        self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int, agents: Agents
+        self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int, episodes: Episodes
     ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
-        """Decodes the turns that agents request, and yields completed groups, each with the index of its prompt."""
+        """Decodes the turns that episodes request, and yields completed groups, each with the index of its prompt."""
         decoder, version = self._decoder, self._decoder.policy_version
         if version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
-        episodes = AgentEpisodes(
-            agents,
-            decoder.tokenizer,
-            end_tokens=decoder.end_tokens,
-            max_positions=decoder.max_positions,
-            vocab_size=decoder.vocab_size,
-        )
+        model = ModelText(decoder.tokenizer, decoder.end_tokens, decoder.max_positions, decoder.vocab_size)
+        runner = episodes.on(model)
         turns = TurnQueue()
 
         def samplers(prompt: Prompt) -> list[QueuedSampler]:
@@ -175,7 +168,7 @@ class EmbeddedEngine:
 
         with event_loop() as submit:
             groups = {
-                submit(episodes.group(prompt, sampling, samplers(prompt), policy_version=version)): place
+                submit(runner.group(prompt, sampling, samplers(prompt), policy_version=version)): place
                 for place, prompt in enumerate(prompts)
             }
             for group in groups:
@@ -186,7 +179,7 @@ class EmbeddedEngine:
                     yield [(groups.pop(group), group.result()) for group in done]
 
     def _decode_waiting(self, turns: Sequence[WaitingTurn], sampling: Sampling) -> None:
-        """Decodes turns of agents in batches, those with the same stop strings together."""
+        """Decodes waiting turns in batches, those with the same stop strings together."""
         places = {tuple(turn.prompt): place for place, turn in enumerate(turns)}  # equal prompts are computed once
         rows: dict[tuple[str, ...], list[tuple[Row, WaitingTurn]]] = {}
         for turn in turns:
@@ -218,7 +211,7 @@ class EmbeddedEngine:
         template: TurnTemplate,
     ) -> None:
         """Runs the turns of all rows in lockstep: decodes the rows, gets their observations, decodes the next turns."""
-        with Episodes(environment, [row.prompt for row in rows]) as episodes:
+        with OpenEpisodes(environment, [row.prompt for row in rows]) as episodes:
             live = dict(enumerate(rows))
             while live:
                 self._decoder.decode(list(live.values()), sampling, stop_strings)

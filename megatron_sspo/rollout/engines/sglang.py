@@ -14,17 +14,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from megatron_sspo.agent.agents import Agents
-from megatron_sspo.agent.tasks import cancel_all_others
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.hang import mark_progress
-from megatron_sspo.rollout.engine import Generation, RolloutEngine
-from megatron_sspo.rollout.requests.agents import Parsers
+from megatron_sspo.rollout.engine import Episodes, Generation, RolloutEngine
 from megatron_sspo.rollout.requests.format import RequestFormat
-from megatron_sspo.rollout.requests.generation import Requests
+from megatron_sspo.rollout.requests.generation import Parsers, Requests
 from megatron_sspo.rollout.requests.groups import ServedGeneration
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.build import build_router, build_servers, has_grammars, server_dtype
@@ -35,6 +31,7 @@ from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router, RouterEnded
 from megatron_sspo.rollout.servers.weight_versions import version_name
+from megatron_sspo.rollout.tasks import cancel_all_others
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport
@@ -120,9 +117,23 @@ class SGLangEngine:
             health_seconds=options.health_seconds,
         )
         try:
-            self._start(python)
-            format = RequestFormat(model_path, run=self._name, routes=options.routes)
-            self._requests = self._run(self._make_requests(format))
+            if options.router is not None:
+                assert python is not None
+                self._router = Router(build_router(options, python, self.key), self.key, options.max_restarts)
+            self.pool.start()
+            self._run(self.pool.await_all())
+            if self._router is not None:  # which is not restarted if it cannot start
+                self._run(self._router.set_servers(self.pool.urls))
+                self.pool.router = self._router
+            self._requests = Requests(
+                self.pool,
+                RequestFormat(model_path, run=self._name, routes=options.routes),
+                self._router,
+                max_in_flight=options.max_in_flight,
+                seconds=options.request_seconds,
+                parsers=Parsers(options.tool_call_parser, options.reasoning_parser),
+                takes_schemas=has_grammars(options),
+            )
         except BaseException:
             self.close()
             raise
@@ -134,7 +145,7 @@ class SGLangEngine:
         *,
         group_size: int,
         seed: int,
-        environment: Environment | Agents | None = None,
+        environment: Episodes | None = None,
     ) -> Generation:
         """Begins `group_size` responses to each prompt, without waiting for them.
 
@@ -151,7 +162,7 @@ class SGLangEngine:
             prompts,
             sampling,
             group_size,
-            episodes=None if environment is None else self._requests.episodes(environment),
+            runner=self._requests.runner(environment),
             submit=self._submit,
             restart_failed=self._restart_failed,
             await_any=lambda: self._run(self.pool.await_any(), restart_failed=True),
@@ -240,31 +251,6 @@ class SGLangEngine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         self._loop.close()
-
-    # ------------------------------------------------------------------ servers
-
-    def _start(self, python: Path | None) -> None:
-        options = self._options
-        if options.router is not None:
-            assert python is not None
-            self._router = Router(build_router(options, python, self.key), self.key, options.max_restarts)
-        self.pool.start()
-        self._run(self.pool.await_all())
-        if self._router is not None:
-            self._run(self._router.set_servers(self.pool.urls))
-            self.pool.router = self._router
-
-    async def _make_requests(self, format: RequestFormat) -> Requests:
-        options = self._options
-        return Requests(
-            self.pool,
-            format,
-            self._router,
-            max_in_flight=options.max_in_flight,
-            seconds=options.request_seconds,
-            parsers=Parsers(options.tool_call_parser, options.reasoning_parser),
-            takes_schemas=has_grammars(options),
-        )
 
     # ------------------------------------------------------------------ weights
 

@@ -2,22 +2,20 @@
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from megatron_sspo.agent.agents import Agents
 from megatron_sspo.arrays.convert import freeze, log_prob_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
 from megatron_sspo.batching.routes import pack_routes
-from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.agents.episodes import AgentEpisodes
+from megatron_sspo.rollout.engine import ModelText
 from megatron_sspo.rollout.servers.weight_versions import version_number
-from megatron_sspo.rollout.stopping import end_tokens, text_of
-from megatron_sspo.types import FinishReason, Prompt, Rollout, Sampling, join_spans
+from megatron_sspo.rollout.stopping import end_tokens
+from megatron_sspo.types import FinishReason, Prompt, Sampling, join_spans
 from megatron_sspo.weights.transformers_config import read_config, read_tokenizer
 
 _ROUNDING = 1e-3  # of a log-prob near 0 that a server computed in half precision
@@ -25,7 +23,7 @@ _ROUNDING = 1e-3  # of a log-prob near 0 that a server computed in half precisio
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialResponse(EqualByArrays):
-    """A response so far: complete, or incomplete because its request was aborted.
+    """A turn so far: complete, or incomplete because its request was aborted.
 
     Requests are aborted when weights are replaced or a request takes too long.
     """
@@ -35,23 +33,6 @@ class PartialResponse(EqualByArrays):
     spans: tuple[tuple[int, int], ...] = ()  # (policy version, number of consecutive tokens that it sampled)
     finish_reason: FinishReason | None = None  # None: incomplete
     routes: np.ndarray | None = None  # as in `Rollout`
-    observed: tuple[tuple[int, int], ...] = ()  # see `Rollout.observed`
-
-    @property
-    def last_turn(self) -> np.ndarray:
-        """The tokens of the last turn."""
-        return self.tokens[self.observed[-1][1] :] if self.observed else self.tokens
-
-    def append_observation(self, observation: tuple[int, ...]) -> "PartialResponse":
-        """Returns the response with the tokens between two turns appended, ready for the next turn."""
-        end = len(self.tokens) + len(observation)
-        return replace(
-            self,
-            tokens=_joined(self.tokens, token_array(observation)),
-            log_probs=_joined(self.log_probs, np.zeros(len(observation), dtype=np.float32)),
-            finish_reason=None,
-            observed=(*self.observed, (len(self.tokens), end)),
-        )
 
     def __add__(self, more: "PartialResponse") -> "PartialResponse":
         """Appends the continuation `more`. Its routes cover both parts, because the server prefilled these tokens."""
@@ -61,7 +42,6 @@ class PartialResponse(EqualByArrays):
             tuple(join_spans((*self.spans, *more.spans))),
             more.finish_reason,
             more.routes,
-            self.observed,
         )
 
 
@@ -72,17 +52,21 @@ class RequestFormat:
         model_path: folder with config.json and tokenizer.
         run: the identifier in the names of this run's weight versions: see `version_name`.
         routes: whether servers report the experts of each token.
+
+    Attributes:
+        model: the text side of the model.
     """
 
     def __init__(self, model_path: Path, *, run: str, routes: bool) -> None:
         config = read_config(model_path)
-        self._tokenizer = read_tokenizer(model_path)
-        self._end_tokens = sorted(end_tokens(model_path, config, self._tokenizer))
+        tokenizer = read_tokenizer(model_path)
+        self._end_tokens = sorted(end_tokens(model_path, config, tokenizer))
         self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
         self._experts_per_token: int = getattr(config, "num_experts_per_tok", 0)
         self._max_positions: int = config.get_text_config().max_position_embeddings
         self._vocab_size: int = config.get_text_config().vocab_size
         self._run, self._routes = run, routes
+        self.model = ModelText(tokenizer, self._end_tokens, self._max_positions, self._vocab_size)
 
     def check(self, prompt: Prompt) -> None:
         """Raises UserError if the prompt is empty or leaves no room for a response."""
@@ -159,39 +143,6 @@ class RequestFormat:
             raise ValueError(f"a token is not one of the {self._vocab_size} of the vocabulary")
         if not (log_probs.min() > -np.inf and log_probs.max() <= _ROUNDING):  # NaN fails both
             raise ValueError("a log-prob is not a finite number of at most 0")
-
-    def to_rollout(self, part: PartialResponse) -> Rollout:
-        """Converts a complete response to a rollout."""
-        assert part.finish_reason is not None
-        return Rollout(
-            tokens=part.tokens,
-            rollout_log_probs=part.log_probs,
-            text=self.last_turn_text(part),
-            finish_reason=part.finish_reason,
-            policy_version=min(version for version, _ in part.spans),
-            version_spans=part.spans if len(part.spans) > 1 else (),
-            routes=part.routes,
-            observed=part.observed,
-            transcript=str(self._tokenizer.decode(part.tokens.tolist())) if part.observed else "",
-        )
-
-    def last_turn_text(self, part: PartialResponse) -> str:
-        """Returns the last turn, decoded without end and padding tokens."""
-        return text_of(part.last_turn.tolist(), self._tokenizer, self._end_tokens)
-
-    def turn_template(self) -> TurnTemplate:
-        """Returns the template between two turns. Raises UserError if the chat template supports no second turn."""
-        return TurnTemplate(self._tokenizer)
-
-    def agent_episodes(self, agents: Agents) -> AgentEpisodes:
-        """Returns the episodes of an agent on this model. Raises UserError if the chat template is not usable."""
-        return AgentEpisodes(
-            agents,
-            self._tokenizer,
-            end_tokens=self._end_tokens,
-            max_positions=self._max_positions,
-            vocab_size=self._vocab_size,
-        )
 
     def _pack_routes(self, meta: Mapping[str, Any], num_tokens: int) -> np.ndarray:
         """Packs the experts of every token except the last one, which the model has not processed.

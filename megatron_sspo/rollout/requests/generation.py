@@ -6,20 +6,17 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
-from megatron_sspo.agent.agents import Agents
-from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.agents.episodes import AgentEpisodes
-from megatron_sspo.rollout.requests.agents import Parsers
-from megatron_sspo.rollout.requests.episodes import ServedEpisodes
+from megatron_sspo.rollout.engine import EpisodeRunner, Episodes
+from megatron_sspo.rollout.environments import TurnRunner
 from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 from megatron_sspo.rollout.servers.client import Client, RequestRejected, ServerError
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.router import Router
-from megatron_sspo.types import Prompt, Rollout, Sampling
+from megatron_sspo.types import Prompt, Sampling
 
 _MAX_FAILURES = 8  # of one turn of a response, on healthy servers
 _MAX_LATE = 3  # attempts at a turn that begins again each time, because it follows a schema
@@ -29,11 +26,20 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.2, 10.0  # seconds between two attempts at one resp
 _POLL_SECONDS = 0.5
 _SHORTENED = 2  # tokens that SGLang takes off the limit of a response that fills the model's positions
 
-_NOTHING, _NO_PARSERS = PartialResponse(), Parsers()
+
+@dataclass(frozen=True, slots=True)
+class Parsers:
+    """The names of SGLang's parsers of answers to agents, as its options of these names; "": the format of Qwen."""
+
+    tool_calls: str = ""
+    reasoning: str = ""
+
+
+_NO_PARSERS = Parsers()
 
 
 class Requests:
-    """Generates responses, of one or more turns each, and retries on other servers if one fails.
+    """Samples turns, and retries on other servers if one fails.
 
     Args:
         pool: the servers.
@@ -64,7 +70,7 @@ class Requests:
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
         self._num_in_progress, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
         self._last_tokens = 0.0  # when the tokens of a request last came
-        self._episodes: dict[int, ServedEpisodes | AgentEpisodes] = {}  # by the id of the environment or agent
+        self._runners: dict[Episodes | None, EpisodeRunner] = {}
 
     async def idle_seconds(self) -> float:
         """Returns the seconds without any request in progress since the last call."""
@@ -80,47 +86,16 @@ class Requests:
         """Returns whether a server is at work on a request. Any thread may ask."""
         return self._num_in_progress > 0
 
-    def episodes(self, environment: Environment | Agents) -> ServedEpisodes | AgentEpisodes:
-        """Returns the episodes of an environment or agent, one instance for all generations in it.
+    def runner(self, episodes: Episodes | None) -> EpisodeRunner:
+        """Returns what runs the episodes, one instance for all generations; None has single turns.
 
         Raises:
             UserError: the chat template does not support a second turn.
         """
-        if id(environment) not in self._episodes:
-            if isinstance(environment, Agents):
-                episodes = self.format.agent_episodes(environment)
-            else:
-                episodes = ServedEpisodes(environment, self.format.turn_template())
-            self._episodes[id(environment)] = episodes
-        return self._episodes[id(environment)]
-
-    async def generate_response(
-        self, prompt: Prompt, sampling: Sampling, first: int, episodes: ServedEpisodes | None = None
-    ) -> Rollout:
-        """Generates one response with all its turns. Waits while no server holds the weights.
-
-        Args:
-            first: number of the server to try first, modulo their count. All responses to a prompt go to the same
-                server, which computes the prompt once; so do all turns of a response, whose earlier turns are then in
-                the server's cache.
-            episodes: the environment's episodes; None for a single turn.
-
-        Raises:
-            UserError: the servers reject the request, no healthy server answers, or the environment is broken.
-        """
-        part = await self.run_turn(prompt, sampling, first)
-        if episodes is not None and part.finish_reason == "stop":
-            async with episodes.episode(prompt) as observe:
-                while part.finish_reason == "stop":
-                    observation = await observe(self.format.last_turn_text(part))
-                    if observation is None:
-                        break
-                    between = episodes.template.observation_tokens(part.tokens, observation)
-                    if len(part.tokens) + len(between) >= self.format.max_new_tokens(prompt, sampling):
-                        part = replace(part, finish_reason="length")
-                    else:
-                        part = await self.run_turn(prompt, sampling, first, part.append_observation(between))
-        return self.format.to_rollout(part)
+        if episodes not in self._runners:
+            model = self.format.model
+            self._runners[episodes] = TurnRunner(model, None) if episodes is None else episodes.on(model)
+        return self._runners[episodes]
 
     async def ask(self, path: str, content: Mapping[str, Any], first: int) -> dict[str, Any]:
         """Asks a server to parse a text.
@@ -157,21 +132,22 @@ class Requests:
             self._num_in_progress -= 1
             self._idle_since = time.monotonic()
 
-    async def run_turn(
-        self, prompt: Prompt, sampling: Sampling, first: int, part: PartialResponse = _NOTHING, *, schema: str = ""
-    ) -> PartialResponse:
-        """Generates the rest of a turn and returns the response with it.
+    async def run_turn(self, prompt: Prompt, sampling: Sampling, first: int, *, schema: str = "") -> PartialResponse:
+        """Samples a turn. Waits while no server holds the weights.
 
         Args:
-            first: see `generate_response`.
-            part: the response so far.
+            prompt: the prompt, followed by the turns and observations so far.
+            first: number of the server to try first, modulo their count. All responses to a prompt go to the same
+                server, which computes the prompt once; so do all turns of a response, whose earlier turns are then in
+                the server's cache.
             schema: JSON schema that the turn must follow; "": any text. Such a turn begins again if it is aborted,
                 because a server would look for the beginning of the JSON in its continuation.
 
         Raises:
-            UserError: see `generate_response`.
+            UserError: no healthy server answers.
             RequestRejected: the servers reject the request, or a turn with a schema does not end in its time.
         """
+        part = PartialResponse()
         pause, failures, num_late = _FIRST_PAUSE, 0, 0
         while True:
             async with self._slots:

@@ -6,13 +6,11 @@ import queue
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from megatron_sspo.agent.tasks import cancel
 from megatron_sspo.processes.hang import mark_progress
-from megatron_sspo.rollout.agents.episodes import AgentEpisodes
-from megatron_sspo.rollout.engine import NeedsWeights
-from megatron_sspo.rollout.requests.agents import ServedSampler
-from megatron_sspo.rollout.requests.episodes import ServedEpisodes
+from megatron_sspo.rollout.engine import EpisodeRunner, NeedsWeights
 from megatron_sspo.rollout.requests.generation import Requests
+from megatron_sspo.rollout.requests.sampler import ServedSampler
+from megatron_sspo.rollout.tasks import cancel
 from megatron_sspo.types import Prompt, RolloutGroup, Sampling
 
 _POLL_SECONDS = 0.5
@@ -24,7 +22,7 @@ class ServedGeneration:
     Args:
         prompts: the prompts, one group each.
         group_size: number of responses to each prompt.
-        episodes: the environment's or the agent's episodes; None for single turns.
+        runner: runs the episodes of a prompt.
         submit: function that starts a coroutine in the engine's thread.
         restart_failed: function that restarts failed servers; `wait` calls it repeatedly.
         await_any: function that waits until a server answers.
@@ -37,12 +35,12 @@ class ServedGeneration:
         sampling: Sampling,
         group_size: int,
         *,
-        episodes: ServedEpisodes | AgentEpisodes | None,
+        runner: EpisodeRunner,
         submit: Callable[[Coroutine[Any, Any, Any]], "concurrent.futures.Future[Any]"],
         restart_failed: Callable[[], None],
         await_any: Callable[[], None],
     ) -> None:
-        self._requests, self._episodes = requests, episodes
+        self._requests, self._runner = requests, runner
         self._restart_failed, self._await_any = restart_failed, await_any
         self._num_left = len(prompts)
         self._finished: queue.SimpleQueue[tuple[int, RolloutGroup] | BaseException] = queue.SimpleQueue()
@@ -63,7 +61,7 @@ class ServedGeneration:
                     self._take(found, self._finished.get_nowait())
             except queue.Empty:
                 # The pool detects a server that hangs, and an agent has a time limit; an environment has none.
-                if self._requests.are_in_progress or not isinstance(self._episodes, ServedEpisodes):
+                if self._requests.are_in_progress or self._runner.has_time_limit:
                     self._submit(_mark_progress())
                 self._restart_failed()
                 if not found and not self._requests.pool.ready():
@@ -102,19 +100,10 @@ class ServedGeneration:
             await cancel(tasks)
 
     async def _generate_group(self, number: int, prompt: Prompt, sampling: Sampling, group_size: int) -> None:
-        response, episodes = self._requests.generate_response, self._episodes
-        if isinstance(episodes, AgentEpisodes):
-            samplers = [ServedSampler(self._requests, prompt.id, sampling, number) for _ in range(group_size)]
-            version = self._requests.pool.version or 0
-            group = await episodes.group(prompt, sampling, samplers, policy_version=version)
-            self._finished.put((number, group))
-            return
-        tasks = [asyncio.create_task(response(prompt, sampling, number, episodes)) for _ in range(group_size)]
-        try:
-            rollouts = await asyncio.gather(*tasks)
-        finally:
-            await cancel(tasks)
-        self._finished.put((number, RolloutGroup(prompt=prompt, rollouts=rollouts)))
+        samplers = [ServedSampler(self._requests, prompt.id, sampling, number) for _ in range(group_size)]
+        version = self._requests.pool.version or 0
+        group = await self._runner.group(prompt, sampling, samplers, policy_version=version)
+        self._finished.put((number, group))
 
 
 async def _mark_progress() -> None:

@@ -3,9 +3,7 @@
 import math
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -52,16 +50,8 @@ def has_grammars(options: Options) -> bool:
 def build_router(options: Options, python: Path, key: str) -> ServerProcess:
     """Returns a router without servers. It keeps its port when it is restarted, because requests are sent there."""
     arguments = {"prometheus_host": "127.0.0.1", "prometheus_port": free_port(), **(options.router or {})}
-    return _process(
-        options,
-        python,
-        "sglang_router.launch_router",
-        arguments,
-        _CPU_ENVIRONMENT,
-        "router",
-        key,
-        free_port(options.address),
-    )
+    place = {"log": _log(options, "router"), "key": key, "host": options.address, "port": free_port(options.address)}
+    return ServerProcess(python, "sglang_router.launch_router", arguments, _CPU_ENVIRONMENT, **place)
 
 
 def build_servers(
@@ -109,8 +99,8 @@ def build_servers(
             **({"NCCL_HOSTID": f"{socket.gethostname()}-server-{number}"} if os.environ.get("NCCL_HOSTID") else {}),
         }
         port = None if first_port is None else first_port + number
-        module, name = "sglang.launch_server", f"server-{number}"
-        process = _process(options, python, module, arguments, environment, name, key, port)
+        place = {"log": _log(options, f"server-{number}"), "key": key, "host": options.address, "port": port}
+        process = ServerProcess(python, "sglang.launch_server", arguments, environment, **place)
         gpus = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in share][: options.tp_size]
         found.append(Server(Client("", ""), process, tuple(gpus)))
     return found
@@ -124,15 +114,5 @@ def visible_gpus() -> list[str]:
     return names[:count]
 
 
-def _process(
-    options: Options,
-    python: Path,
-    module: str,
-    arguments: Mapping[str, Any],
-    environment: Mapping[str, str],
-    name: str,
-    key: str,
-    port: int | None = None,
-) -> ServerProcess:
-    log = (options.run_folder or Path("runs")) / "servers" / f"{name}.log"
-    return ServerProcess(python, module, arguments, environment, log=log, key=key, host=options.address, port=port)
+def _log(options: Options, name: str) -> Path:
+    return (options.run_folder or Path("runs")) / "servers" / f"{name}.log"

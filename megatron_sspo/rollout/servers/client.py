@@ -12,17 +12,7 @@ from megatron_sspo.rollout.servers.server_program import KEY
 
 _CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 2.0  # less than the 5 s after which SGLang closes an idle connection
-_LONGEST_ANSWER = 1 << 30  # bytes; the experts of 131,072 tokens in 94 layers are half of it
-_PLAIN_TEXT_PATHS = ("/flush_cache",)  # endpoints that answer with plain text
-# Endpoints that must not get a request twice: SGLang rejects a second one of the same id, would wait for a broadcast or
-# a process group that does not come again, and crashes if it is to release or resume memory twice.
-_SENT_ONCE = (
-    "/generate",
-    "/init_weights_update_group",
-    "/update_weights_from_distributed",
-    "/release_memory_occupation",
-    "/resume_memory_occupation",
-)
+_REJECTED = (400, 401, 403, 404, 422)  # every server would reject such a request
 
 
 class RequestRejected(UserError):
@@ -84,34 +74,25 @@ class Client:
         return True
 
     async def _request(self, method: str, path: str, content: Any, seconds: float) -> dict[str, Any]:
+        where = f"{self.url}{path}"
         try:
-            try:
-                status, text = await self._exchange(method, path, content, seconds)
-            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
-                if path in _SENT_ONCE:
-                    raise
-                # The server may have closed the idle connection: the request is sent again, over a new one.
-                status, text = await self._exchange(method, path, content, seconds)
+            status, text = await self._exchange(method, path, content, seconds)
         except aiohttp.ConnectionTimeoutError:
             raise ServerError(f"{self.url} did not accept a connection within {_CONNECT_SECONDS:.0f} s") from None
         except TimeoutError:
-            raise ServerError(f"{self.url}{path} did not answer within {seconds:.0f} s") from None
+            raise ServerError(f"{where} did not answer within {seconds:.0f} s") from None
         except (aiohttp.ClientError, OSError, UnicodeError) as error:  # UnicodeError: also of a host's name
-            raise ServerError(f"{self.url}{path}: {type(error).__name__} {error}") from error
+            raise ServerError(f"{where}: {type(error).__name__} {error}") from error
         if not 200 <= status < 300:
-            is_rejected = status in (400, 401, 403, 404, 422)
-            raise ServerError(f"{self.url}{path} answered {status}: {text[:500]}", is_rejected=is_rejected)
+            raise ServerError(f"{where} answered {status}: {text[:500]}", is_rejected=status in _REJECTED)
+        if path.startswith("/flush_cache"):  # which answers with plain text
+            return {}
         try:
-            found = (json.loads(text) if text else None) or {}
-        except (ValueError, RecursionError) as error:
-            if path.partition("?")[0] in _PLAIN_TEXT_PATHS:
-                return {}
-            raise ServerError(f"{self.url}{path} did not answer with JSON: {text[:200]!r}") from error
-        if not isinstance(found, dict):
-            raise ServerError(f"{self.url}{path} answered with JSON that is not an object: {text[:200]!r}")
+            found = json.loads(text or "{}") or {}
+        except ValueError as error:
+            raise ServerError(f"{where} did not answer with JSON: {text[:200]!r}") from error
         if found.get("success") is False:
-            reason = found.get("message") or found.get("error_message")
-            raise ServerError(f"{self.url}{path}: {reason}", is_rejected=True)
+            raise ServerError(f"{where}: {found.get('message') or found.get('error_message')}", is_rejected=True)
         return found
 
     async def _exchange(self, method: str, path: str, content: Any, seconds: float) -> tuple[int, str]:
@@ -124,12 +105,7 @@ class Client:
         # A redirection would send the key, and a POST request as a GET request, to another address.
         options = {"json": content, "timeout": timeout, "allow_redirects": False}
         async with self._session.request(method, self.url + path, **options) as response:
-            answer = bytearray()
-            async for part in response.content.iter_any():
-                answer += part
-                if len(answer) > _LONGEST_ANSWER:
-                    raise ServerError(f"{self.url}{path} answered with more than {_LONGEST_ANSWER:,} bytes")
-            return response.status, answer.decode("utf-8")
+            return response.status, await response.text("utf-8")
 
     async def close(self) -> None:
         """Closes the session and its connections; later requests raise ServerError."""

@@ -1,7 +1,5 @@
 """The fields of `rollouts.options` for the engine of SGLang's servers."""
 
-import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,14 +48,11 @@ class Options:
         return (self.server or {}).get("tp_size", 1)
 
 
-_TP_SIZE = ("tp", "tp-size", "tensor_parallel_size", "tensor-parallel-size")  # other spellings of tp_size
-_SET_BY_THE_RUN = (
-    "host",
-    "port",
-    "api_key",
-    "admin_api_key",
-    "preferred_sampling_params",
-)  # of servers and of the router
+_REFUSED = {  # options of servers and of the router
+    **dict.fromkeys(("host", "port", "api_key", "admin_api_key"), "leave it out, because the run sets it itself"),
+    "preferred_sampling_params": "leave it out, because it would change the sampling",
+    **dict.fromkeys(("tp", "tensor_parallel_size"), "call it tp_size"),
+}
 _NO_IPC = (
     'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
 )
@@ -69,16 +64,10 @@ _NO_NCCL = (
 
 
 def check_gpus(options: Options) -> None:
-    """Raises UserError if the options need GPUs and this machine has none, other GPUs than its own, or other memory."""
+    """Raises UserError if the transport does not work on this machine."""
     on_gpu = torch.cuda.is_available()
     if options.transport == "ipc" and not on_gpu:
         raise UserError(_NO_IPC)
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        if options.transport == "ipc" and "expandable_segments:true" in os.environ.get(name, "").lower():
-            raise UserError(
-                f'rollouts.options.transport is "ipc", and {name} has expandable_segments:True, whose memory '
-                'servers may not be able to open: leave that out, or choose "tensor"'
-            )
     # servers of the run begin with the first GPU, which is that of rank 0, a sender
     on_own = options.release_memory or not options.urls
     if options.transport == "distributed" and on_gpu and on_own and not shared_gpus.are_meant():
@@ -86,32 +75,16 @@ def check_gpus(options: Options) -> None:
 
 
 def check(options: Options) -> None:
-    """Raises UserError if an option is invalid in a way that its annotation does not say, or contradicts another."""
+    """Raises UserError if an option contradicts another, or would be taken for something else."""
     what = "rollouts.options"
-    tp_size = options.tp_size
-    if not isinstance(tp_size, int) or isinstance(tp_size, bool) or tp_size < 1:
-        raise UserError(f"{what}.server.tp_size is {tp_size!r}: it must be a whole number of 1 or more")
-    for name in ("server", "router"):
-        for key in getattr(options, name) or {}:
-            if not isinstance(key, str) or not re.fullmatch(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*", key):
-                raise UserError(f'{what}.{name} has {key!r}: write an option of SGLang as in {{"tp_size": 2}}')
-            if key.replace("-", "_") in _SET_BY_THE_RUN:
-                raise UserError(f"{what}.{name} has {key!r}, which the run sets itself: leave it out")
-            if key in _TP_SIZE:
-                raise UserError(f"{what}.{name} has {key!r}: call it tp_size")
-    for url in options.urls:
-        if not re.fullmatch(r"https?://[^/\s]+/?", url):
-            raise UserError(f"{what}.urls holds {url!r}: write a server's URL as http://10.0.0.1:30000")
-    urls = [url.rstrip("/").lower() for url in options.urls]
-    if twice := [url for number, url in enumerate(urls) if url in urls[:number]]:
-        raise UserError(f"{what}.urls holds {twice[0]} twice: name each server once")
+    for name, given in (("server", options.server or {}), ("router", options.router or {})):
+        for key in given:
+            if remedy := _REFUSED.get(key.replace("-", "_")):
+                raise UserError(f"{what}.{name} has {key!r}: {remedy}")
+    if wrong := [url for url in options.urls if not url.startswith(("http://", "https://"))]:
+        raise UserError(f"{what}.urls holds {wrong[0]!r}: write a server's URL as http://10.0.0.1:30000")
     if options.transport == "ipc" and options.urls:
         raise UserError(_NO_IPC)
-    count = len(options.urls) or options.num_servers
-    if options.fewest_servers > count:
-        raise UserError(
-            f"{what}.fewest_servers is {options.fewest_servers}, and there are {count} servers: lower it, or add some"
-        )
     if options.pause == "in_place" and not options.urls and not (options.server or {}).get("disable_radix_cache"):
         raise UserError(
             f'{what}.pause is "in_place", which keeps the prefix cache of older weights and reuses it for '

@@ -108,14 +108,9 @@ class ServerPool:
         while waiting := [s for s in self.servers if not s.is_up and not s.failure]:
             if time.monotonic() - logged > _LOG_SECONDS:
                 logged = time.monotonic()
-                where = waiting[0].process.log if waiting[0].process is not None else waiting[0].client.url
-                _log.info(
-                    "waiting for %d of %d rollout servers for %.0f s (%s)",
-                    len(waiting),
-                    len(self.servers),
-                    logged - began,
-                    where,
-                )
+                where = waiting[0].client.url if waiting[0].process is None else waiting[0].process.log
+                count = f"{len(waiting)} of {len(self.servers)}"
+                _log.info("waiting for %s rollout servers for %.0f s (%s)", count, logged - began, where)
             await asyncio.gather(*(self._check_startup(server) for server in waiting))
             await asyncio.sleep(_POLL_SECONDS)
         if failures := [server.failure for server in self.servers if server.failure]:

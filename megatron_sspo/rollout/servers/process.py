@@ -3,9 +3,7 @@
 import contextlib
 import json
 import os
-import re
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -22,8 +20,6 @@ from megatron_sspo.rollout.servers.environment_variables import without_trainer_
 
 _MAX_LOG_BYTES = 64 * 1024  # read from the end of a log
 _MAX_FOLDER_BYTES = 60  # bytes: a socket's path has at most 107, and SGLang's are some 42 longer than the folder
-# SGLang logs this and keeps running; a prompt that it logs may have a part of it
-_PORT_TAKEN = re.compile(r"ERROR: +\[Errno \d+\] error while attempting to bind on address .*: address already in use")
 
 
 class ServerProcess:
@@ -63,7 +59,10 @@ class ServerProcess:
 
     def start(self) -> None:
         """Starts the process. The server answers seconds or minutes later."""
-        port = self._port or self._reserve_port()
+        port = self._port
+        if port is None:
+            self._reserved = reserve_port(self._host)
+            port = self._reserved.getsockname()[1]
         self.url = f"http://{self._host}:{port}"
         given = {"host": self._host, "port": port, **self._arguments}
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -100,13 +99,8 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is not None
 
     def exit_message(self) -> str:
-        """Returns how the process ended, with the last lines of its log; "" while it runs.
-
-        A process that found its port taken counts as ended.
-        """
+        """Returns how the process ended, with the last lines of its log; "" while it runs."""
         code = None if self._process is None else self._process.poll()
-        if code is None and self._process is not None and _PORT_TAKEN.search(self.last_lines()):
-            return f"the server {self.url} could not bind its port, which is in use, and hangs; see {self.log}"
         if code is None:
             return ""
         return f"the server {self.url} {describe_exit(code)}; the end of {self.log}: {self.last_lines()}"
@@ -119,21 +113,13 @@ class ServerProcess:
             return " | ".join(line.strip() for line in lines[-count:] if line.strip()).replace(self._key, "***")
         return ""
 
-    def _reserve_port(self) -> int:
-        self._reserved = reserve_port(self._host)
-        return self._reserved.getsockname()[1]
-
     def stop(self) -> None:
         """Kills the process and its children at once, since the server has nothing to save."""
         if self._reserved is not None:
             self._reserved.close()
         if self._process is None:
             return
-        children = _children(self._process.pid)
         server_program.kill_group(self._process.pid)
-        for child in children:  # the watcher has a process group of its own, and would stay behind if it is stopped
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=server_program.KILL_SECONDS)
         self._process = None
@@ -146,12 +132,6 @@ def _folder_for_sockets() -> str:
     """Returns the temporary folder, or /tmp where the path of a socket below it would be too long for Linux."""
     folder = tempfile.gettempdir()
     return folder if len(os.fsencode(folder)) <= _MAX_FOLDER_BYTES else "/tmp"
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-    return []
 
 
 def _compile_cache() -> str:

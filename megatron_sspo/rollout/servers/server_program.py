@@ -100,20 +100,10 @@ def _living_groups() -> Iterator[int]:
 def clean_up(folder: str) -> None:
     """Removes the files of killed servers: the temporary folder, and shared memory that no process uses."""
     shutil.rmtree(folder, ignore_errors=True)
-    left = [path for path in glob.glob(_SHARED_MEMORY) if _is_owned(path)]  # must come before `_mapped_files`
-    if left:
-        used = set(_mapped_files())
-        for path in left:
-            if path not in used:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-
-
-def _is_owned(path: str) -> bool:
-    """Returns whether this user owns a file; for other users' files /proc does not show which processes use them."""
-    with contextlib.suppress(OSError):
-        return os.stat(path).st_uid == os.geteuid()
-    return False
+    if left := glob.glob(_SHARED_MEMORY):  # must come before `_mapped_files`
+        for path in set(left) - set(_mapped_files()):
+            with contextlib.suppress(OSError):  # another user's, of which /proc does not show which processes use it
+                os.unlink(path)
 
 
 def _mapped_files() -> Iterator[str]:

@@ -1,10 +1,10 @@
 """Runs work that needs other processes, and stops waiting for it if one of them has failed."""
 
-import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
 from megatron_sspo.processes.hang import mark_progress
 
@@ -31,29 +31,20 @@ def run_bounded(work: Callable[[], T], *, has_failed: Callable[[], bool], second
     Raises:
         AbandonedWork: the work was abandoned.
     """
-    results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.put((work(), None))
+            future.set_result(work())
         except BaseException as error:
-            results.put((None, error))
+            future.set_exception(error)
 
     threading.Thread(target=run, name="weight-sync", daemon=True).start()
     deadline = time.monotonic() + seconds
-    while True:
-        try:
-            result, error = results.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            mark_progress()  # the work has a time limit of its own
-            if has_failed():
-                raise AbandonedWork("another process has failed") from None
-            if time.monotonic() > deadline:
-                raise AbandonedWork(f"it did not end within {seconds:g} s") from None
-            continue
-        if error is None:
-            return result
-        try:
-            raise error
-        finally:
-            del error  # otherwise this frame and the error's traceback would keep each other alive
+    while not wait([future], timeout=_POLL_SECONDS).done:
+        mark_progress()  # the work has a time limit of its own
+        if has_failed():
+            raise AbandonedWork("another process has failed")
+        if time.monotonic() > deadline:
+            raise AbandonedWork(f"it did not end within {seconds:g} s")
+    return future.result()

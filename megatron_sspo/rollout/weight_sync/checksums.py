@@ -73,29 +73,19 @@ class Checksums:
         Raises:
             UserError: a server holds other weights, or weights that cannot be compared.
         """
-        answers = session.post("/weights_checker", {"action": "checksum"})
-        for key, answer in answers.items():
+        for key, answer in session.post("/weights_checker", {"action": "checksum"}).items():
             url = session.servers[key].url
-            try:
-                for rank in answer["ranks"]:
-                    self._compare(url, rank["checksums"], rank["parallelism_info"][0])
-                ranks = sorted(rank["parallelism_info"][0]["tp_rank"] for rank in answer["ranks"])
-                if ranks != list(range(self._tp_size)):
-                    raise LookupError(f"ranks {ranks} of {self._tp_size}")
-            except (LookupError, TypeError, AttributeError) as error:
+            found = {rank["parallelism_info"][0]["tp_rank"]: rank["checksums"] for rank in answer["ranks"]}
+            if found.keys() != set(range(self._tp_size)) or len(answer["ranks"]) != self._tp_size:
                 raise UserError(
-                    f"the weights of {url} cannot be compared, because it answers in another form ({error!r}): install "
-                    "the release of SGLang that the documentation names, or set rollouts.options.verify_every=0"
-                ) from error
+                    f"the weights of {url} cannot be compared: it has {len(answer['ranks'])} ranks, and the trainer "
+                    f"computed checksums for tp_size={self._tp_size}: set rollouts.options.server.tp_size, and no "
+                    "other parallelism, or rollouts.options.verify_every=0"
+                )
+            for rank, theirs in found.items():
+                self._compare(url, self._found[rank], theirs)
 
-    def _compare(self, url: str, theirs: Mapping[str, str], parallelism: Mapping[str, int]) -> None:
-        if parallelism["tp_size"] != self._tp_size or parallelism["pp_size"] != 1 or parallelism["dp_size"] != 1:
-            raise UserError(
-                f"the weights of {url} cannot be compared: it has tp_size {parallelism['tp_size']}, pp_size "
-                f"{parallelism['pp_size']} and dp_size {parallelism['dp_size']}, and the trainer computed checksums "
-                f"for tp_size={self._tp_size}: set rollouts.options.server.tp_size, or rollouts.options.verify_every=0"
-            )
-        ours = self._found[parallelism["tp_rank"]]
+    def _compare(self, url: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
         wrong = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         if wrong:
             raise UserError(

@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,24 +36,15 @@ _POLL_SECONDS = 0.1  # between two checks for failures; the end of all requests 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Rank 0's decisions about a sync.
+    """Rank 0's decisions about a sync."""
 
-    Attributes:
-        turns, stops: the values of `Signals` when the sync began.
-        name: the common part of the groups' names; new groups have a new one.
-        ports: the ports of the stores of new groups, one for each sender; empty if the last sync's groups are used.
-        size: the number of members of a group.
-        has_servers: whether there is a server to send to.
-        observes: whether all weights are also gathered on rank 0 afterwards.
-    """
-
-    turns: int
+    turns: int  # the values of `Signals` when the sync began
     stops: int
-    name: str
-    ports: Sequence[int]
-    size: int
-    has_servers: bool
-    observes: bool
+    name: str  # the common part of the groups' names; new groups have a new one
+    ports: Sequence[int]  # of the stores of new groups, one for each sender; empty if the last sync's groups are used
+    size: int  # the number of members of a group
+    has_servers: bool  # whether there is a server to send to
+    observes: bool  # whether all weights are also gathered on rank 0 afterwards
 
 
 class DistributedTransport(Transport):
@@ -83,7 +74,7 @@ class DistributedTransport(Transport):
         self._name = ""
         self._senders: list[int] = []
         self._group: Any = None  # this rank's, if it is a sender
-        self._failure: BaseException | None = None  # what torch reported here, in this sync
+        self._failure: BaseException | None = None  # the error on this rank, in this sync
         # on rank 0
         self._members: list[Any] = []  # the clients that are in the groups
         self._stores: list[Any] = []
@@ -108,19 +99,14 @@ class DistributedTransport(Transport):
         """Leaves the process groups; the servers of the session leave theirs."""
         if session is not None:
             self._start_leaving(session)
-        self._leave()
+        self._leave(dist.destroy_process_group)
         self._finish_leaving()
 
-    def _leave(self) -> None:
-        group = self._drop_group()
+    def _leave(self, end: Callable[[Any], None]) -> None:
+        """Forgets the process groups, and ends the one of this rank."""
+        group, self._group, self._members, self._senders, self._stores = self._group, None, [], [], []
         if group is not None:
-            dist.destroy_process_group(group)
-
-    def _drop_group(self) -> Any:
-        """Returns this rank's process group, which is not used any more."""
-        group, self._group, self._members, self._senders = self._group, None, [], []
-        self._stores = []
-        return group
+            end(group)
 
     # ------------------------------------------------------------------ on every rank
 
@@ -136,7 +122,7 @@ class DistributedTransport(Transport):
         if session is None:
             signals = Signals(plan.turns, plan.stops)
             if plan.ports:
-                self._leave()
+                self._leave(dist.destroy_process_group)
         self._finish_leaving()
         self._name, self._senders = plan.name, senders
         if not isinstance(tensors, GatherPlan):
@@ -146,9 +132,7 @@ class DistributedTransport(Transport):
             is_complete = self._join_groups(plan, signals, session)
         is_complete = self._send_parts(plan, tensors, signals, session if is_complete else None, is_complete)
         if not is_complete:
-            group = self._drop_group()
-            if group is not None:
-                groups.abort(group)
+            self._leave(groups.abort)
         elif plan.observes and isinstance(tensors, GatherPlan):
             for _ in at_rank_0(tensors, observe):
                 pass
@@ -177,7 +161,7 @@ class DistributedTransport(Transport):
             signals.await_turn(turn, seconds=_JOIN_SECONDS * (turn + 1))
             self._group = run_bounded(join, has_failed=has_failed, seconds=_JOIN_SECONDS)
         except (RuntimeError, TimeoutError, AbandonedWork) as error:  # a server has ended; its request has the error
-            self._failure = None if isinstance(error, AbandonedWork) else error
+            self._failure = error
             signals.stop()
 
     def _send_parts(
@@ -193,7 +177,6 @@ class DistributedTransport(Transport):
         requests = None
         for number, part in enumerate(self._parts(tensors)):
             if part.tensors is not None and outbox is not None:
-                _check_order(part)
                 outbox.put(len(plan.ports) + number, part.tensors)
             if session is None:
                 continue
@@ -224,7 +207,8 @@ class DistributedTransport(Transport):
 
         Rank 0 logs the errors of all senders: those of NCCL may be on one side only, and the servers then only wait.
         """
-        reason = "" if self._failure is None else one_line(str(self._failure))
+        is_torchs = self._failure is not None and not isinstance(self._failure, AbandonedWork)
+        reason = one_line(str(self._failure)) if is_torchs else ""
         found = agree.all_gather_objects((is_good and not signals.is_stopped(), reason))
         for rank, (_, why) in enumerate(found):
             if why and agree.is_main():
@@ -238,7 +222,7 @@ class DistributedTransport(Transport):
         members, ports = list(session.servers.values()), []
         if members and (self._members, self._senders) != (members, senders):
             self._start_leaving(session)
-            self._leave()
+            self._leave(dist.destroy_process_group)
             self._name, self._members = f"weights-{secrets.token_hex(8)}", members
             self._stores = [groups.open_store(self._address) for _ in senders]
             ports = [store.port for store in self._stores]
@@ -313,10 +297,3 @@ class DistributedTransport(Transport):
 
 def _group_name(name: str, sender: int) -> str:
     return f"{name}-{sender}"
-
-
-def _check_order(part: Part) -> None:
-    """Checks that the servers were told of the tensors that they get."""
-    assert part.tensors is not None
-    if [entry.name for entry in part.entries] != [name for name, _ in part.tensors]:
-        raise RuntimeError(f"the weights of rank {part.rank} are not in the order of the weight table")

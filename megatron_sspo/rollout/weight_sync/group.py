@@ -86,10 +86,9 @@ def abort(group: Any) -> None:
     """Ends a group's collectives, although other members may be dead, and forgets the group.
 
     Only NCCL can do this. A collective of gloo ends by itself, with the connection or at the group's timeout, and
-    destroying the group does not wait for it. Without torch's private function, NCCL's end at the timeout, too.
+    destroying the group does not wait for it.
     """
-    end = getattr(distributed_c10d, "_abort_process_group", None)
-    if backend() != "nccl":
+    if backend() == "nccl":
+        distributed_c10d._abort_process_group(group)
+    else:
         dist.destroy_process_group(group)
-    elif end is not None:
-        end(group)

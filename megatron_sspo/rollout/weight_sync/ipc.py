@@ -11,7 +11,7 @@ import torch.distributed as dist
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
 from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, buckets
-from megatron_sspo.rollout.weight_sync.tensor import flatten, with_sglang_class_name
+from megatron_sspo.rollout.weight_sync.tensor import bucket_request, flatten, with_sglang_class_name
 
 
 class IpcTransport(Transport):
@@ -40,12 +40,8 @@ class IpcTransport(Transport):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
             flat, handles = _share(bucket, [device for server in session.servers for device in server.devices])
             contents = {
-                server: {
-                    "serialized_named_tensors": handles_of(session.servers[server].url, server.devices, handles),
-                    "load_format": "flattened_bucket",
-                    "flush_cache": False,
-                }
-                for server in session.servers
+                server: bucket_request(handles_of(client.url, server.devices, handles))
+                for server, client in session.servers.items()
             }
             session.finish(session.start_each("/update_weights_from_tensor", contents))
             _release(flat)

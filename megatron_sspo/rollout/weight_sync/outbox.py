@@ -26,15 +26,13 @@ class Outbox:
         group: the process group with the servers.
 
     Attributes:
-        failure: what torch reported of a broadcast that failed.
+        failure: the error of the broadcast that failed.
     """
 
     def __init__(self, group: Any, signals: Signals) -> None:
         self._group, self._signals = group, signals
-        self.failure: RuntimeError | None = None
+        self.failure: BaseException | None = None
         self._buckets: queue.Queue[tuple[int, torch.Tensor, Any] | None] = queue.Queue(maxsize=1)
-        self._error: BaseException | None = None
-        self._is_complete = True
         self._thread = threading.Thread(target=self._run, name="weight-outbox", daemon=True)
         self._thread.start()
 
@@ -55,22 +53,17 @@ class Outbox:
         """
         self._buckets.put(None)
         self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._is_complete
+        if self.failure is not None and not isinstance(self.failure, (AbandonedWork, RuntimeError)):
+            raise self.failure
+        return self.failure is None
 
     def _run(self) -> None:
         while (bucket := self._buckets.get()) is not None:
-            if self._is_complete:
+            if self.failure is None:
                 try:
                     self._send(*bucket)
-                except AbandonedWork:  # a server has ended or hangs; its request has the error
-                    self._is_complete = False
-                except RuntimeError as error:
-                    self._is_complete, self.failure = False, error
-                except BaseException as error:
-                    self._is_complete, self._error = False, error
-                if not self._is_complete:
+                except BaseException as error:  # a server has ended or hangs; its request has an error, too
+                    self.failure = error
                     with contextlib.suppress(RuntimeError):  # the store ends with rank 0, and so does the run
                         self._signals.stop()
 

@@ -3,6 +3,7 @@
 import base64
 import pickle
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -34,18 +35,18 @@ class TensorTransport(Transport):
             # decodes from base64 (`Base64Bytes` in managers/io_struct.py); bytes are for callers in the server's own
             # process. Every rank reads its own entry of the list (`deserialize_own_rank` in managers/tp_worker.py), so
             # there is a copy for each rank.
-            text = base64.b64encode(serialize(bucket)).decode()
-            content = {
-                "serialized_named_tensors": [text] * self._tp_size,
-                "load_format": "flattened_bucket",
-                "flush_cache": False,
-            }
+            content = bucket_request([base64.b64encode(serialize(bucket)).decode()] * self._tp_size)
             if request is not None:
                 session.finish(request)
             request = session.start("/update_weights_from_tensor", content)
         if request is not None:
             session.finish(request)
         session.end(version)
+
+
+def bucket_request(of_ranks: Sequence[str]) -> dict[str, Any]:
+    """Returns the content of a request with a bucket, in the form of `serialize` for each rank of a server."""
+    return {"serialized_named_tensors": of_ranks, "load_format": "flattened_bucket", "flush_cache": False}
 
 
 def serialize(bucket: Sequence[NamedTensor]) -> bytes:

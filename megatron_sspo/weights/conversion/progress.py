@@ -1,9 +1,8 @@
 """The progress of a conversion: bytes per second and time left."""
 
 import sys
-import threading
-import time
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
@@ -12,51 +11,18 @@ from megatron_sspo.files import manifest
 from megatron_sspo.weights.family import size
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 
-_SECONDS = 10  # between two lines if stderr is not a terminal
 
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Callable[[int], object]]:
+    """Shows the progress of `total` bytes on stderr; yields the function to call with each number of bytes done.
 
-class Meter:
-    """A progress bar on stderr if it is a terminal, otherwise a line every few seconds. Threads may share it."""
-
-    def __init__(self, title: str) -> None:
-        self._title, self._done = title, 0
-        self._lock = threading.Lock()
-        self._bar: Progress | None = None
-
-    def start(self, total: int) -> None:
-        """Starts the display of `total` bytes."""
-        self._total, self._start_time, self._printed = total, time.monotonic(), time.monotonic()
-        print(f"{self._title}: {total / 1e9:.2f} GB", file=sys.stderr, flush=True)
-        console = Console(stderr=True)
-        if console.is_terminal:
-            columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=console)
-            self._bar.add_task("", total=total)
-            self._bar.start()
-
-    def advance(self, num_bytes: int) -> None:
-        """Adds `num_bytes` to the bytes that are done."""
-        with self._lock:
-            self._done += num_bytes
-            now = time.monotonic()
-            if self._bar is not None:
-                self._bar.update(self._bar.task_ids[0], completed=self._done)
-            elif now - self._printed >= _SECONDS:
-                self._printed = now
-                rate = self._done / (now - self._start_time)
-                left = (self._total - self._done) / max(rate, 1)
-                print(
-                    f"{self._done / 1e9:.2f} of {self._total / 1e9:.2f} GB, {rate / 1e9:.2f} GB/s, {left:.0f} s left",
-                    file=sys.stderr,
-                    flush=True,
-                )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    Threads may share it. If stderr is not a terminal, there is one line at the end.
+    """
+    print(f"{title}: {total / 1e9:.2f} GB", file=sys.stderr, flush=True)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda num_bytes: bar.advance(task, num_bytes)
 
 
 def check_content(folder: ModelFolder) -> None:
@@ -67,12 +33,12 @@ def check_content(folder: ModelFolder) -> None:
     Raises:
         UserError: the content of a file is not what was written.
     """
-    if (found := folder.manifest_to_check()) is None:
+    if folder.run_manifest is None:
         return
-    checkpoint, written = found
-    with Meter(f"{checkpoint} and its manifest") as meter:
-        meter.start(sum(entry.size for entry in written.files.values()))
-        manifest.check_content(checkpoint, written, advance=meter.advance)
+    checkpoint, written = folder.run_manifest
+    total = sum(entry.size for entry in written.files.values())
+    with progress_bar(f"{checkpoint} and its manifest", total) as advance:
+        manifest.check_content(checkpoint, written, advance=advance)
 
 
 def print_padding(folder: ModelFolder) -> None:

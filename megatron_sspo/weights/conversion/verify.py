@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.weights.conversion.convert import NUM_THREADS
-from megatron_sspo.weights.conversion.progress import Meter, check_content, print_padding
+from megatron_sspo.weights.conversion.progress import check_content, print_padding, progress_bar
 from megatron_sspo.weights.family import flag
 from megatron_sspo.weights.formats.model_folder import ModelFolder, row_ranges
 from megatron_sspo.weights.formats.open_folder import check_config_folder, open_folder
@@ -36,8 +36,7 @@ def verify(first: str | Path, second: str | Path, *, config_folder: Path | None 
         config_folder: the Hugging Face folder with config.json, for a Megatron checkpoint without it.
 
     Raises:
-        UserError: one of the two cannot be read, neither is a Megatron checkpoint, for which `config_folder` is, or
-            one is a cast of the other.
+        UserError: one of the two cannot be read, or both have the config.json for which `config_folder` is.
     """
     with os_errors_as_user_errors(), open_folder(first, config_folder) as a, open_folder(second, config_folder) as b:
         check_config_folder(config_folder, a, b)
@@ -63,17 +62,9 @@ def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
             differences.append(
                 f"{x} is {a.dtypes()[x]} {list(a.shapes()[x])} and {b.dtypes()[y]} {list(b.shapes()[y])}"
             )
-    casts = [(x, y) for x, y in pairs if a.shapes()[x] == b.shapes()[y] and a.dtypes()[x] != b.dtypes()[y]]
-    if len(casts) > 1:
-        x, y = casts[0]
-        raise UserError(
-            f"{len(casts):,} of {len(pairs):,} tensors of {a.path} have another dtype than in {b.path}, such as "
-            f"{x} ({a.dtypes()[x]} and {b.dtypes()[y]}): bits are compared, so a cast cannot be verified; convert "
-            "without --dtype"
-        )
     sizes = {x: prod(a.shapes()[x]) * a.dtypes()[x].itemsize for x, _ in comparable}
-    with Meter(f"{a.path} and {b.path}") as meter, ThreadPoolExecutor(NUM_THREADS) as threads:
-        meter.start(sum(sizes.values()))
+    total = sum(sizes.values())
+    with progress_bar(f"{a.path} and {b.path}", total) as advance, ThreadPoolExecutor(NUM_THREADS) as threads:
 
         def differing_bytes(pair: tuple[str, str]) -> int:
             (x, y), count = pair, 0
@@ -81,10 +72,10 @@ def _compare(a: ModelFolder, b: ModelFolder) -> Comparison:
                 first, second = a.read(x, 0, start, stop), b.read(y, 0, start, stop)
                 first, second = first.view(-1).view(torch.uint8), second.view(-1).view(torch.uint8)
                 count += 0 if torch.equal(first, second) else int((first != second).sum())
-                meter.advance(len(first))
+                advance(len(first))
             return count
 
         for (x, _), count in zip(comparable, threads.map(differing_bytes, comparable), strict=True):
             if count:
                 differences.append(f"{x} differs in {count:,} of {sizes[x]:,} bytes")
-    return Comparison(len(pairs), sum(sizes.values()), differences)
+    return Comparison(len(pairs), total, differences)

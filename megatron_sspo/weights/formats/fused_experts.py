@@ -4,12 +4,11 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from megatron_sspo.errors import UserError
 from megatron_sspo.weights.family import EXPERTS, Config, ExpertNames, load_family, size
 from megatron_sspo.weights.formats.safetensors_file import StoredTensor
 
@@ -17,27 +16,15 @@ _FUSED = re.compile(r"(model\.layers\.\d+)\.mlp\.experts\.(gate_up_proj|down_pro
 _ROUTER = re.compile(r"(model\.layers\.\d+)\.mlp\.gate\.weight")
 
 
-def split_fused_experts(stored: Mapping[str, StoredTensor], config: Config, folder: Path) -> Mapping[str, StoredTensor]:
-    """Returns the tensors, with one per expert in place of those that hold all experts of a layer.
-
-    Raises:
-        UserError: an expert is stored twice, or the model's family is not supported.
-    """
-    if not any(map(_FUSED.fullmatch, stored)):
-        return stored
+def split_fused_experts(stored: Sequence[StoredTensor], config: Config, folder: Path) -> list[StoredTensor]:
+    """Returns the tensors, with one per expert in place of those that hold all experts of a layer."""
+    if not any(_FUSED.fullmatch(tensor.name) for tensor in stored):
+        return list(stored)
     names = load_family(config, folder).expert_names
     if names is None:
-        return stored
+        return list(stored)
     num_experts = size(config, *EXPERTS)
-    found: dict[str, StoredTensor] = {}
-    for tensor in stored.values():
-        for part in _split(tensor, names, num_experts):
-            if part.name in found:
-                raise UserError(
-                    f"{folder} holds {part.name} twice, in one tensor of its own and in another; remove one"
-                )
-            found[part.name] = part
-    return found
+    return [part for tensor in stored for part in _split(tensor, names, num_experts)]
 
 
 def _split(tensor: StoredTensor, names: ExpertNames, num_experts: int) -> Iterator[StoredTensor]:

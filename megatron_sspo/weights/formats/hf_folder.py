@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,60 +11,58 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
-from megatron_sspo.files.reading import is_inside, read_json
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import safetensors_errors_as_user_errors
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
-from megatron_sspo.weights.formats.destination import new_folder, real_path
+from megatron_sspo.weights.formats.destination import new_folder
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.safetensors_file import Files, StoredTensor, read_header
 
 _SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+_INDEX = "model.safetensors.index.json"
 
 
 class HFFolder(ModelFolder):
     """A folder with config.json and safetensors files.
 
     Attributes:
-        index: tensor name -> name of the file that holds it.
+        files: the names of the files that hold the tensors.
 
     Raises:
-        UserError: the folder, config.json or the weights are missing, or cannot be read.
+        UserError: config.json or the weights are missing, or cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = self.config_folder = Path(path)
-        self._files = Files()
-        self._check_kind()
+        if (self.path / "adapter_config.json").exists():  # Transformers would apply it
+            raise UserError(
+                f"{self.path} has the adapter of a model (adapter_config.json): merge it into the model with PEFT's "
+                "merge_and_unload, and save that with save_pretrained"
+            )
+        if not (self.path / "config.json").exists():
+            raise UserError(
+                f"{self.path} has no config.json: give the path of a Hugging Face folder, of a Megatron checkpoint "
+                "(torch_dist) or of a run's checkpoint"
+            )
         self.config: dict[str, Any] = read_json(self.path / "config.json")
-        self.index: dict[str, str] = self._read_index()
-        self._check_no_other_files()
+        self.files = self._list_files()
+        self._reader = Files()
 
     @cached_property
     def stored(self) -> Mapping[str, StoredTensor]:
-        """Tensor name -> its location, from the headers. The index is checked against the files in both directions."""
+        """Tensor name -> its location, from the headers of the files."""
+        stored = [tensor for file in self.files for tensor in read_header(self.path / file)]
         found: dict[str, StoredTensor] = {}
-        names_of: dict[str, set[str]] = {}
-        for name, file_name in self.index.items():
-            names_of.setdefault(file_name, set()).add(name)
-        for file_name, indexed in names_of.items():
-            header = read_header(self.path / file_name)
-            if missing := sorted(indexed - header.keys()):
-                raise UserError(
-                    f"{self.path / file_name} lacks {missing[0]}, which {INDEX} places there; download it again"
-                )
-            if unindexed := sorted(header.keys() - indexed):
-                raise UserError(
-                    f"{self.path / file_name} holds {unindexed[0]}, which {INDEX} does not place there; get both again"
-                )
-            found |= header
+        for tensor in split_fused_experts(stored, self.config, self.path):
+            if found.setdefault(tensor.name, tensor) is not tensor:
+                raise UserError(f"{self.path} holds {tensor.name} twice; remove one of them")
         # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
-        stored = {name: found[name] for name in self.index if not name.endswith(".rotary_emb.inv_freq")}
-        if not stored:
+        found = {name: tensor for name, tensor in found.items() if not name.endswith(".rotary_emb.inv_freq")}
+        if not found:
             raise UserError(f"{self.path} holds safetensors without a tensor of a model; download it again")
-        return split_fused_experts(stored, self.config, self.path)
+        return found
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -81,89 +79,31 @@ class HFFolder(ModelFolder):
         return self._dtypes
 
     def weight_files(self) -> list[Path]:
-        return sorted({tensor.file for tensor in self.stored.values()})
+        return [self.path / file for file in self.files]
 
-    def fill(self, rows: Tensor, name: str, start: int) -> None:
-        self._files.fill(rows, self.stored[name], start)
+    def read_rows(self, name: str, start: int, stop: int) -> Tensor:
+        return self._reader.read(self.stored[name], start, stop)
 
     def close(self) -> None:
-        self._files.close()
+        self._reader.close()
 
-    def _check_kind(self) -> None:
-        """Refuses a path that is not a Hugging Face folder of a whole model; the message says how to make one."""
-        if not self.path.is_dir():
-            raise UserError(
-                f"there is no folder {self.path}; give the path of a Hugging Face checkpoint on this machine"
-            )
-        if (self.path / "adapter_config.json").exists():
-            raise UserError(
-                f"{self.path} has the adapter of a model (adapter_config.json): merge it into the model with PEFT's "
-                "merge_and_unload, and save that with save_pretrained"
-            )
-        if any(self.path.glob("mp_rank_*")):
-            raise UserError(
-                f"{self.path} is a checkpoint of Megatron's older format torch (mp_rank_...), which is not supported; "
-                "save it as torch_dist"
-            )
-        if not os.path.lexists(self.path / "config.json"):
-            if snapshot := hub_snapshot(self.path):
-                raise UserError(f"{self.path} is the hub's cache of a model; give the path of its snapshot, {snapshot}")
-            if checkpoints := sorted(self.path.glob("update-*")):
-                raise UserError(
-                    f"{self.path} holds checkpoints of a run; give the path of one of them, such as {checkpoints[-1]}"
-                )
-            found = "a GGUF file" if any(self.path.glob("*.gguf")) else "no config.json"
-            raise UserError(
-                f"{self.path} has {found}, and is no Hugging Face checkpoint; load the model with Transformers and "
-                "save it with save_pretrained"
-            )
+    def _list_files(self) -> list[str]:
+        """Returns the names of the files with tensors; like Transformers it prefers one file to the files of an index.
 
-    def _read_index(self) -> dict[str, str]:
-        single, index = self.path / _SINGLE, self.path / INDEX
-        has_single, has_index = os.path.lexists(single), os.path.lexists(index)  # true for a broken link too
-        if has_single and not has_index:
-            return dict.fromkeys(sorted(read_header(single)), _SINGLE)
-        if not has_index and (self.path / "checkpoints").is_dir():
+        Files of other names belong to other programs.
+        """
+        if (self.path / _SINGLE).exists():
+            found = {_SINGLE}
+        elif (self.path / _INDEX).exists():
+            found = set(read_json(self.path / _INDEX).get("weight_map", {}).values())
+        else:
             raise UserError(
-                f"{self.path} is the folder of a run and holds no safetensors itself; name its folder model, or a "
-                "checkpoint in its folder checkpoints"
+                f"{self.path} holds no safetensors: neither {_SINGLE} nor {_INDEX}; get the missing files, or load the "
+                "model with Transformers and save it with save_pretrained"
             )
-        if not has_index and (files := sorted(self.path.glob("*-of-*.safetensors"))):
-            raise UserError(f"{self.path} has {files[0].name}, and no {INDEX}; get that file, too")
-        if not has_index and (files := sorted(self.path.glob("*.safetensors"))):
-            raise UserError(
-                f"{self.path} has {files[0].name}, and neither {_SINGLE} nor {INDEX}; load the model with the program "
-                "that wrote it, and save it with Transformers' save_pretrained"
-            )
-        if not has_index:
-            raise UserError(
-                f"{self.path} holds no safetensors: neither {_SINGLE} nor {INDEX}; "
-                "load the model with Transformers and save it with save_pretrained"
-            )
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, Mapping) or not weight_map:
-            raise UserError(f"{index} has no weight_map; download it again")
-        if has_single and any(file_name != _SINGLE for file_name in weight_map.values()):
-            raise UserError(f"{self.path} holds both {_SINGLE} and {INDEX}, two checkpoints; remove one of them")
-        for name, file_name in weight_map.items():
-            if not isinstance(file_name, str) or not is_inside(file_name):
-                raise UserError(
-                    f"{index} places {short_repr(name)} in {short_repr(file_name)}, which is not a file in this "
-                    "folder; download it again"
-                )
-        for file_name in sorted(set(weight_map.values())):
-            if not (self.path / file_name).is_file():
-                raise UserError(f"{index} names {file_name}, which is not in the folder; download it")
-        return dict(weight_map)
-
-    def _check_no_other_files(self) -> None:
-        """Refuses files of a model's tensors that are not read; those of another name belong to other programs."""
-        found = {file.name for file in self.path.glob("model-[0-9]*-of-[0-9]*.safetensors")}
-        if left := sorted(found - set(self.index.values())):
-            whole = INDEX if os.path.lexists(self.path / INDEX) else _SINGLE
-            raise UserError(
-                f"{self.path / left[0]} is not part of the model in {whole}; remove it, or get the folder again"
-            )
+        if left := sorted({file.name for file in self.path.glob("model-[0-9]*-of-[0-9]*.safetensors")} - found):
+            raise UserError(f"{self.path / left[0]} is not part of the model; remove it, or get the folder again")
+        return sorted(found)
 
 
 def hub_snapshot(path: Path) -> Path | None:
@@ -187,70 +127,35 @@ def write_folder(
 
     Raises:
         UserError: `path` exists and is not an empty folder, or cannot be written.
-        ValueError: a name occurs twice, or there are no tensors.
     """
-    path = real_path(path)
-    with os_errors_as_user_errors(path), new_folder(path) as partial:
-        dtypes = _write_weights(partial, tensors, shard_bytes, path)
+    path = Path(os.path.realpath(path))
+    dtypes: set[torch.dtype] = set()
+    files: list[list[str]] = []  # the names in each file
+    num_bytes = 0
+    with os_errors_as_user_errors(path), safetensors_errors_as_user_errors(path), new_folder(path) as partial:
+        for content in _in_files(tensors, shard_bytes):
+            dtypes |= {tensor.dtype for tensor in content.values() if tensor.is_floating_point()}
+            num_bytes += sum(tensor.nbytes for tensor in content.values())
+            files.append(list(content))
+            save_file(content, partial / f"{len(files)}.safetensors", metadata={"format": "pt"})
+        names = file_names(len(files))
+        for number, name in enumerate(names, start=1):
+            file = (partial / f"{number}.safetensors").rename(partial / name)
+            file.chmod(0o666 & partial.stat().st_mode)  # safetensors lets only the owner read it
+        write_index(partial, files, num_bytes)
         copy_tokenizer_files(source.config_folder, partial)
         write_config(source.config, partial, dtypes)
 
 
-def _write_weights(
-    folder: Path, tensors: Iterable[tuple[str, Tensor]], shard_bytes: int, path: Path
-) -> set[torch.dtype]:
-    """Writes the safetensors and their index. Returns the floating-point dtypes among the tensors.
-
-    Args:
-        path: the final name of the folder, for the error of a full disk.
-    """
-    shards: list[list[str]] = []  # the names in each file
+def _in_files(tensors: Iterable[tuple[str, Tensor]], file_bytes: int) -> Iterator[dict[str, Tensor]]:
+    """Yields the tensors of each file, on the host."""
     pending: dict[str, Tensor] = {}
-    pending_bytes = total_bytes = 0
-    dtypes: set[torch.dtype] = set()
-    seen: set[str] = set()
-
-    def flush() -> None:
-        nonlocal pending_bytes
-        shards.append(list(pending))
-        file = folder / f"{len(shards)}.safetensors"
-        with safetensors_errors_as_user_errors(path):
-            save_file(pending, file, metadata={"format": "pt"})
-        _set_default_permissions(file)
-        pending.clear()
-        pending_bytes = 0
-
     for name, tensor in tensors:
-        if name in seen:
-            raise ValueError(f"{name} occurs twice")
-        seen.add(name)
-        tensor = tensor.detach().cpu().contiguous()
-        if pending and pending_bytes + tensor.nbytes > shard_bytes:
-            flush()
-        pending[name] = tensor
-        pending_bytes += tensor.nbytes
-        total_bytes += tensor.nbytes
-        dtypes |= {tensor.dtype} if tensor.is_floating_point() else set()
-    if not seen:
-        raise ValueError("there are no tensors to write")
-    flush()
-    _name_shards(folder, shards, total_bytes)
-    return dtypes
-
-
-def _set_default_permissions(file: Path) -> None:
-    """Gives a file in a new folder the permissions of the folder; safetensors lets only its owner read it."""
-    file.chmod(0o666 & file.parent.stat().st_mode)
-
-
-def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
-    """Renames the numbered files to what Transformers expects, now that their count is known, and writes the index."""
-    weight_map: dict[str, str] = {}
-    for number, (file_name, names) in enumerate(zip(file_names(len(shards)), shards, strict=True), start=1):
-        (folder / f"{number}.safetensors").rename(folder / file_name)
-        weight_map |= dict.fromkeys(names, file_name)
-    if len(shards) > 1:
-        (folder / INDEX).write_text(index_text(weight_map, total_bytes), encoding="utf-8")
+        if pending and sum(each.nbytes for each in pending.values()) + tensor.nbytes > file_bytes:
+            yield pending
+            pending = {}
+        pending[name] = tensor.detach().cpu().contiguous()
+    yield pending
 
 
 def file_names(count: int) -> list[str]:
@@ -260,6 +165,13 @@ def file_names(count: int) -> list[str]:
     return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
 
 
-def index_text(weight_map: Mapping[str, str], num_bytes: int) -> str:
-    """Returns the content of the index of several files: tensor name -> file, and the bytes of all tensors."""
-    return json.dumps({"metadata": {"total_size": num_bytes}, "weight_map": weight_map}, indent=2) + "\n"
+def write_index(folder: Path, files: list[list[str]], num_bytes: int) -> None:
+    """Writes the index of several files: tensor name -> file, and the bytes of all tensors.
+
+    Args:
+        files: the names of the tensors in each file.
+    """
+    if len(files) > 1:
+        placed = {name: file for file, names in zip(file_names(len(files)), files, strict=True) for name in names}
+        text = json.dumps({"metadata": {"total_size": num_bytes}, "weight_map": placed}, indent=2) + "\n"
+        (folder / _INDEX).write_text(text, encoding="utf-8")

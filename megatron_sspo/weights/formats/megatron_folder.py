@@ -4,6 +4,7 @@ import math
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,18 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.manifest import Manifest
+from megatron_sspo.files.manifest import NAME, check_sizes, read_manifest
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.weights.family import architecture, load_family, size
 from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys, Location
 from megatron_sspo.weights.formats.model_folder import ModelFolder
-from megatron_sspo.weights.formats.run_checkpoint import part_to_check, read_run_manifest
 from megatron_sspo.weights.formats.torch_dist import GlobalTensor, Piece, read_index
 from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatches
 
 # The keys of a checkpoint that are not of the model. The optimizer keys are Megatron-Core's.
 _NON_MODEL_KEY = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
-# A vocabulary is padded to a multiple of the tensor-parallel size (in Megatron-LM times 128), or of a power of two.
-_MAX_TENSOR_PARALLEL, _DIVISIBLE_BY = 64, 128
-_PADDED_TO = {
-    *range(1, _MAX_TENSOR_PARALLEL + 1),
-    *(_DIVISIBLE_BY * size for size in range(1, _MAX_TENSOR_PARALLEL + 1)),
-    *(1 << power for power in range((_MAX_TENSOR_PARALLEL * _DIVISIBLE_BY).bit_length())),
-}
+# A vocabulary is padded to a multiple of the tensor-parallel size, of 128 times that size, or of a power of two.
+_PADDED_TO = {size * by for size in range(1, 65) for by in (1, 128)}
+_TRAINER = "trainer"  # the folder of the tensors in a run's checkpoint
 _KEPT_KEYS = 2  # of records in memory: an expert's two matrices alternate, and a record may hold several experts
 
 
@@ -55,19 +50,23 @@ class MegatronFolder(ModelFolder):
 
     def __init__(self, path: str | Path, config_folder: Path | None = None) -> None:
         self.path = Path(path)
-        self.config_folder = config_folder or self.path
+        own = self.path / "config.json"  # other programs write files of this name, too
+        has_own = own.is_file() and "model_type" in read_json(own)
+        self.config_folder = self.path if has_own or config_folder is None else config_folder
         if not (self.config_folder / "config.json").is_file():
             raise UserError(
                 f"{self.config_folder} has no config.json, and a torch_dist checkpoint has no model configuration; "
                 "name the Hugging Face folder of the model with --config"
             )
         self.config: dict[str, Any] = read_json(self.config_folder / "config.json")
-        family = load_family(self.config, self.config_folder)
-        self._check_own_config()
-        self._run_manifest = read_run_manifest(self.path)
+        rows = self.rows()  # the vocabulary without padding: any further rows of the checkpoint are padding
+        run = self.path.absolute().parent
+        if self.path.absolute().name == _TRAINER and (run / NAME).exists():
+            written = read_manifest(run)
+            files = {name: entry for name, entry in written.files.items() if name.startswith(f"{_TRAINER}/")}
+            self.run_manifest = run, replace(written, files=files)
+            check_sizes(*self.run_manifest, folder=f"{_TRAINER}/")
         self._tensors = read_index(self.path)
-        # the vocabulary without padding: any further rows of the checkpoint are padding
-        rows = family.rows(self.config, size(self.config, "vocab_size"))
         self._locations = self._locate_parameters(rows)
         self._row_of = {name: row for row in rows for name in row.hf}
         self._shapes = {n: shape for row in rows for n, shape in zip(row.hf, row.hf_shapes, strict=True)}
@@ -87,23 +86,19 @@ class MegatronFolder(ModelFolder):
     def weight_files(self) -> list[Path]:
         return sorted({piece.file for pieces in self._pieces.values() for piece in pieces})
 
-    def fill(self, rows: Tensor, name: str, start: int) -> None:
-        row, stop = self._row_of[name], start + len(rows)
+    def read_rows(self, name: str, start: int, stop: int) -> Tensor:
+        row = self._row_of[name]
+        rows = torch.empty((stop - start, *self._shapes[name][1:]), dtype=self._dtypes[name])
         at = 0  # in the parameter
         for block in row.row_blocks():
             first, last = max(block.start, start), min(block.stop, stop)
             if block.source == row.hf.index(name) and first < last:
                 self._copy(self._locations[row.name], at + first - block.start, rows[first - start : last - start])
             at += block.size
+        return rows
 
     def close(self) -> None:
         self._records = _Records()
-
-    def manifest_to_check(self) -> tuple[Path, Manifest] | None:
-        if self._run_manifest is None:
-            return None
-        files = {file.name for file in self.weight_files()}
-        return self.path.absolute().parent, part_to_check(self._run_manifest, files)
 
     def _tensor(self, row: ParameterMap) -> GlobalTensor:
         return self._tensors[self._locations[row.name].key]
@@ -137,19 +132,6 @@ class MegatronFolder(ModelFolder):
             del by_key[next(iter(by_key))]
         return known
 
-    def _check_own_config(self) -> None:
-        """Checks that a configuration from elsewhere makes the model that the checkpoint's own config.json makes."""
-        own = self.path / "config.json"
-        if not own.is_file() or "model_type" not in (config := read_json(own)):  # another program's file
-            return
-        expected, given = architecture(config, self.path), architecture(self.config, self.config_folder)
-        for name in sorted({*expected, *given}):
-            if given.get(name) != expected.get(name):
-                raise UserError(
-                    f"{self.config_folder / 'config.json'} gives Megatron {name} {given.get(name)!r}, and {own} "
-                    f"{expected.get(name)!r}; leave --config out, or remove {own} if it is not that of these weights"
-                )
-
     def _place_pieces(self) -> dict[Location, list[Piece]]:
         """Returns the pieces of each parameter, whose layer and expert are an index into the tensors of a key."""
         found: dict[Location, list[Piece]] = {location: [] for location in self._locations.values()}
@@ -165,35 +147,23 @@ class MegatronFolder(ModelFolder):
         return found
 
     def _locate_parameters(self, rows: Sequence[ParameterMap]) -> dict[str, Location]:
-        """Returns the location of every row. Names, shapes and dtypes are checked both ways before a tensor is read."""
+        """Returns the location of every row. Names and shapes are checked both ways before a tensor is read."""
         keys = CheckpointKeys(row.name for row in rows)
         leading = keys.leading_sizes()
         found: dict[str, Location] = {}
-        known: set[str] = set()
-        missing, wrong = [], {}
+        expected: dict[str, Sequence[int]] = {}
+        copies: dict[str, Sequence[int]] = {}
+        stored = {key: tensor.shape for key, tensor in self._tensors.items() if not _NON_MODEL_KEY.match(key)}
         for row in rows:
-            present = [location for location in keys.locations(row.name) if location.key in self._tensors]
-            known |= {location.key for location in present}
-            if not present:
-                missing.append(f"{row.name} ({keys.locations(row.name)[0].key})")
-                continue
-            location = found[row.name] = present[0]
-            tensors = [self._tensors[other.key] for other in present]
-            if len(tensors) > 1 and any(_places(tensor) != _places(tensors[0]) for tensor in tensors):
-                wrong[location.key] = f"{row.name} is stored twice, as {' and '.join(other.key for other in present)}"
-            elif not _fits(row, leading[location.key], tensors[0].shape):
-                wrong[location.key] = (
-                    f"{location.key} {list(tensors[0].shape)} instead of {[*leading[location.key], *row.shape(1)]}"
-                )
-            elif not tensors[0].dtype.is_floating_point:
-                wrong[location.key] = f"{location.key} of {tensors[0].dtype}"
-        unknown = [key for key in self._tensors if key not in known and not _NON_MODEL_KEY.match(key)]
-        mismatches = {
-            "missing": missing,
-            "without a row in the weight table": unknown,
-            "of the wrong shape or dtype": list(wrong.values()),
-        }
-        if listed := list_mismatches(mismatches):
+            locations = keys.locations(row.name)
+            first, *others = [location for location in locations if location.key in stored] or locations[:1]
+            shape = (*leading[first.key], *row.shape(1))
+            if isinstance(row.sharding, PaddedVocab) and _is_padded(stored.get(first.key, ()), shape):
+                shape = stored[first.key]
+            found[row.name] = first
+            expected[first.key] = shape
+            copies |= {other.key: (*leading[other.key], *row.shape(1)) for other in others}
+        if listed := list_mismatches(expected, stored, copies):
             raise UserError(
                 f"{self.path} does not hold the parameters of its model family: {listed}; "
                 f"check that {self.config_folder / 'config.json'} belongs to this checkpoint"
@@ -201,17 +171,6 @@ class MegatronFolder(ModelFolder):
         return found
 
 
-def _places(tensor: GlobalTensor) -> set[tuple[Path, int]]:
-    return {(piece.file, piece.offset) for piece in tensor.pieces}
-
-
-def _fits(row: ParameterMap, leading: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    expected = (*leading, *row.shape(1))
-    if isinstance(row.sharding, PaddedVocab) and len(shape) == len(expected):
-        return shape[1:] == expected[1:] and _may_be_padded(expected[0], shape[0])
-    return shape == expected
-
-
-def _may_be_padded(vocab_size: int, num_rows: int) -> bool:
-    """Returns whether a vocabulary may have this number of rows with its padding."""
-    return any(num_rows == -(-vocab_size // multiple) * multiple for multiple in _PADDED_TO)
+def _is_padded(stored: Sequence[int], shape: Sequence[int]) -> bool:
+    """Returns whether a stored vocabulary is one of this shape with padding."""
+    return stored in {(-(-shape[0] // multiple) * multiple, *shape[1:]) for multiple in _PADDED_TO}

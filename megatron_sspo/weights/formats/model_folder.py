@@ -3,7 +3,7 @@
 import math
 import re
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import Manifest
-from megatron_sspo.weights.family import DEQUANTIZE
+from megatron_sspo.weights.family import DEQUANTIZE, load_family, size
 from megatron_sspo.weights.table import ParameterMap, check_coverage, check_tied
 
 _SAMPLED_TENSORS, _SAMPLED_BYTES = 8, 4096  # of each kind of tensor, and of each of these
@@ -39,6 +39,7 @@ class ModelFolder:
     config: dict[str, Any]
     config_folder: Path  # the folder with config.json, tokenizer and chat template
     num_padding_rows = 0  # rows of the vocabulary that the files have and the tensors leave out
+    run_manifest: tuple[Path, Manifest] | None = None  # the run's checkpoint that the tensors are in, if they are
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Tensor name -> shape."""
@@ -52,13 +53,23 @@ class ModelFolder:
         """The files that hold the tensors."""
         raise NotImplementedError
 
-    def fill(self, rows: Tensor, name: str, start: int) -> None:
-        """Fills `rows` with those of a tensor from `start` on, which are within it. Threads may call this at once.
+    def read_rows(self, name: str, start: int, stop: int) -> Tensor:
+        """Returns rows [start, stop) of a tensor, contiguous; of one without dimensions all of it.
+
+        Threads may call this at once.
 
         Raises:
             UserError: a file cannot be read, or is damaged.
         """
         raise NotImplementedError
+
+    def rows(self) -> list[ParameterMap]:
+        """Returns the weight table of the model, with the vocabulary as config.json has it.
+
+        Raises:
+            UserError: see `load_family`.
+        """
+        return load_family(self.config, self.config_folder).rows(self.config, size(self.config, "vocab_size"))
 
     def check(self, rows: Sequence[ParameterMap]) -> None:
         """Checks that the folder holds exactly the tensors of a weight table, with values that can be trained.
@@ -66,7 +77,12 @@ class ModelFolder:
         Raises:
             UserError: names or shapes differ, a tensor is quantized, or a tied copy has other values.
         """
-        self._check_not_quantized({name.rpartition(".")[0] for row in rows for name in row.hf})
+        modules = {name.rpartition(".")[0] for row in rows for name in row.hf}
+        for name, dtype in self.dtypes().items():  # coverage would not say what is wrong
+            if (not dtype.is_floating_point or dtype.itemsize < 2) and name.rpartition(".")[0] in modules:
+                raise UserError(
+                    f"{name} of {self.path} is {dtype}, which is not supported: it is quantized; {DEQUANTIZE}"
+                )
         check_coverage(rows, self.shapes(), self.path)
         check_tied(rows, self.shapes(), self.read, self.path)
 
@@ -88,39 +104,15 @@ class ModelFolder:
                 crc = zlib.crc32(rows.numpy().tobytes(), crc)
         return f"{crc:08x}"
 
-    def manifest_to_check(self) -> tuple[Path, Manifest] | None:
-        """Returns the run's checkpoint that the tensors are in, and the part of its manifest about their files.
-
-        None: they are in no run's checkpoint.
-        """
-        return None
-
-    def _check_not_quantized(self, modules: Collection[str]) -> None:
-        """Checks the dtypes of the tensors of a weight table's modules, whatever a quantization calls them.
-
-        Their scales and packed weights have no row, which alone would not say what is wrong.
-        """
-        for name, dtype in self.dtypes().items():
-            if (not dtype.is_floating_point or dtype.itemsize < 2) and name.rpartition(".")[0] in modules:
-                raise UserError(
-                    f"{name} of {self.path} is {dtype}, which is not supported: it is quantized, and config.json does "
-                    f"not say how (quantization_config); {DEQUANTIZE}"
-                )
-
     def read(self, name: str, dim: int = 0, start: int | None = None, stop: int | None = None) -> Tensor:
-        """Returns the slice [start, stop) along `dim` of a tensor, contiguous; by default the whole tensor.
-
-        Raises:
-            UserError: there is no such tensor, or its file cannot be read.
-        """
-        if name not in self.shapes():
-            raise UserError(f"{self.path} has no tensor {name}")
+        """Returns the slice [start, stop) along `dim` of a tensor, contiguous; by default the whole tensor."""
         shape = self.shapes()[name]
-        first, last, _ = slice(start, stop).indices(shape[dim]) if shape else (0, 0, 1)
-        begin, end = (first, max(first, last)) if dim == 0 else (0, shape[0])
-        rows = torch.empty((end - begin, *shape[1:]) if shape else (), dtype=self.dtypes()[name])
-        self.fill(rows, name, begin)
-        return rows if dim == 0 else rows.narrow(dim, first, last - first).contiguous()
+        if not shape:
+            return self.read_rows(name, 0, 1)
+        first, last, _ = slice(start, stop).indices(shape[dim])
+        if dim == 0:
+            return self.read_rows(name, first, max(first, last))
+        return self.read_rows(name, 0, shape[0]).narrow(dim, first, last - first).contiguous()
 
     def close(self) -> None:
         """Lets go of the files and of what is kept of them. A later read opens them again."""

@@ -1,5 +1,6 @@
 """One safetensors file: its header, and the rows of its tensors."""
 
+import errno
 import io
 import json
 import math
@@ -15,8 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.files.reading import open_file, parse_json
+from megatron_sspo.errors import UserError
 
 _DTYPES = {
     "F64": torch.float64,
@@ -50,22 +50,24 @@ class Files:
     def __init__(self) -> None:
         self._last = _LastFile()
 
-    def fill(self, rows: Tensor, tensor: "StoredTensor", start: int) -> None:
-        """Fills contiguous `rows` with those of a tensor from `start` on.
+    def read(self, tensor: "StoredTensor", start: int, stop: int) -> Tensor:
+        """Returns rows [start, stop) of a tensor.
 
         Raises:
             UserError: the file cannot be read, or ends too early.
         """
+        rows = torch.empty((stop - start, *tensor.shape[1:]) if tensor.shape else (), dtype=tensor.dtype)
         try:
             if self._last.path != tensor.file:
                 self.close()
-                self._last.file, self._last.path = open_file(tensor.file), tensor.file
-            self._last.file.seek(tensor.offset + start * tensor.row_bytes)
+                self._last.file, self._last.path = tensor.file.open("rb"), tensor.file
+            self._last.file.seek(tensor.offset + start * math.prod(tensor.shape[1:]) * tensor.dtype.itemsize)
             count = cast(Any, self._last.file).readinto(bytes_of(rows)) if rows.numel() else 0
+            if count < rows.nbytes:
+                raise OSError(errno.EIO, "the file ends too early; get it again")
         except OSError as error:
             raise UserError(f"cannot read {tensor.name} from {tensor.file}: {error.strerror}") from error
-        if count < rows.nbytes:
-            raise UserError(f"cannot read {tensor.name} from {tensor.file}: the file ends too early; get it again")
+        return rows
 
     def close(self) -> None:
         """Closes the file of this thread. A later read opens it again."""
@@ -83,10 +85,6 @@ class StoredTensor:
     dtype: torch.dtype
     file: Path
     offset: int
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def part(self, name: str, number: int, shape: tuple[int, ...]) -> "StoredTensor":
         """Returns the `number`-th of the tensors of this shape that follow each other in this one."""
@@ -111,19 +109,14 @@ def bytes_of(rows: Tensor) -> memoryview:
     return rows.view(-1).view(torch.uint8).numpy().data
 
 
-def has_safetensors(folder: Path) -> bool:
-    """Returns whether a folder has a safetensors file, or the index of some."""
-    return any(folder.glob("*.safetensors*"))
-
-
-def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Returns name -> tensor, for every tensor of a file.
+def read_header(path: Path) -> list[StoredTensor]:
+    """Returns the tensors of a file.
 
     Raises:
         UserError: the file cannot be read, is truncated, or has a dtype that is not supported.
     """
     try:
-        with open_file(path) as file:
+        with path.open("rb") as file:
             start = file.read(8)
             if start == _LFS_POINTER:
                 raise UserError(
@@ -131,23 +124,19 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
                 )
             with safe_open(path, framework="pt"):  # compares the header with the size of the file
                 [length] = struct.unpack("<Q", start)
-            header = parse_json(file.read(length))
-    except (OSError, ValueError, struct.error, SafetensorError) as error:
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        return [
+            StoredTensor(
+                name, tuple(entry["shape"]), _DTYPES[entry["dtype"]], path, 8 + length + entry["data_offsets"][0]
+            )
+            for name, entry in header.items()
+        ]
+    except (OSError, struct.error, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"cannot read {path}: {reason}; it is truncated or damaged, get it again") from error
-    header.pop("__metadata__", None)
-    for name, entry in header.items():
-        if entry["dtype"] not in _DTYPES:
-            raise UserError(
-                f"{name} of {path} has dtype {short_repr(entry['dtype'])[1:-1]}, which is not supported; save the "
-                "model in bfloat16"
-            )
-    return {
-        name: StoredTensor(
-            name, tuple(entry["shape"]), _DTYPES[entry["dtype"]], path, 8 + length + entry["data_offsets"][0]
-        )
-        for name, entry in header.items()
-    }
+    except KeyError as error:
+        raise UserError(f"{path} has tensors of the dtype {error}; save the model in bfloat16") from error
 
 
 def make_header(tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> bytes:

@@ -28,8 +28,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.files.reading import open_file, read_json
-from megatron_sspo.weights.formats.safetensors_file import BlockWriter, has_safetensors
+from megatron_sspo.weights.formats.safetensors_file import BlockWriter
 
 _INDEX, _CONFIG, _COMMON = ".metadata", "metadata.json", "common.pt"
 _AGAIN = "get the checkpoint again"
@@ -60,7 +59,7 @@ class Piece:
         """
         what = f"{self.key} {list(self.offsets)}"
         try:
-            with open_file(self.file) as file:
+            with self.file.open("rb") as file:
                 file.seek(self.offset)
                 record = io.BytesIO(file.read(self.length))
             with zipfile.ZipFile(record) as archive:
@@ -68,11 +67,11 @@ class Piece:
                     raise zipfile.BadZipFile(f"the CRC-32 of {damaged} is not that of its bytes")
             record.seek(0)
             found = torch.load(record, map_location="cpu", weights_only=True)
+            if (found.dtype, found.shape) != (dtype, self.sizes):
+                raise ValueError(f"it is not the {dtype} {list(self.sizes)} of {_INDEX}")
+            return found
         except Exception as error:  # a damaged archive or pickle may raise anything
             raise UserError(f"{what} in {self.file} is damaged ({short_repr(error)}); {_AGAIN}") from error
-        if not isinstance(found, Tensor) or (found.dtype, found.shape) != (dtype, self.sizes):
-            raise UserError(f"{what} in {self.file} is not the {dtype} {list(self.sizes)} of {_INDEX}; {_AGAIN}")
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +84,11 @@ class GlobalTensor:
 
 
 def is_torch_dist(path: Path) -> bool:
-    """Returns whether a folder looks like a `torch_dist` checkpoint, perhaps an unfinished one or of another format.
+    """Returns whether a folder is a `torch_dist` checkpoint, perhaps an unfinished one or of another format.
 
-    Other programs call a file metadata.json, too, so beside safetensors its content counts.
+    Other programs call a file metadata.json, too, beside safetensors.
     """
-    if (path / _INDEX).exists():
-        return True
-    return (path / _CONFIG).exists() and (not has_safetensors(path) or _names_backend(path / _CONFIG))
-
-
-def _names_backend(file: Path) -> bool:
-    try:
-        return "sharded_backend" in read_json(file)
-    except UserError:
-        return False
+    return (path / _INDEX).exists() or ((path / _CONFIG).exists() and not any(path.glob("*.safetensors*")))
 
 
 def read_index(path: Path) -> dict[str, GlobalTensor]:
@@ -107,14 +97,7 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
     Raises:
         UserError: it is not such a checkpoint, its index is damaged, or a file lacks what the index places there.
     """
-    if (path / _CONFIG).exists():  # Megatron's; torch alone writes none
-        backend = read_json(path / _CONFIG).get("sharded_backend")
-        if backend != _BACKENDS["sharded_backend"]:
-            raise UserError(
-                f"{path} is a checkpoint of the format {short_repr(backend)} (sharded_backend of {_CONFIG}), which is "
-                "not supported; save it as torch_dist"
-            )
-    if not (path / _INDEX).is_file():
+    if not (path / _INDEX).exists():
         raise UserError(f"{path} has no {_INDEX}: it is not a torch_dist checkpoint, or was not finished")
     try:
         metadata = FileSystemReader(path).read_metadata()
@@ -130,25 +113,18 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
         }
     except Exception as error:  # a damaged pickle may raise anything
         raise UserError(f"{path / _INDEX} is damaged ({short_repr(error)}); {_AGAIN}") from error
-    _check_files(tensors)
+    ends: dict[Path, int] = {}  # as files do not after an interrupted copy
+    for piece in (piece for tensor in tensors.values() for piece in tensor.pieces):
+        ends[piece.file] = max(ends.get(piece.file, 0), piece.offset + piece.length)
+    for file, end in ends.items():
+        if not file.is_file() or file.stat().st_size < end:
+            raise UserError(f"{file} is missing or truncated: the checkpoint has {end:,} bytes there; {_AGAIN}")
     return tensors
 
 
 def _piece(path: Path, key: str, chunk: ChunkStorageMetadata, places: Mapping[MetadataIndex, Any]) -> Piece:
     place = places[MetadataIndex(key, chunk.offsets)]
     return Piece(key, tuple(chunk.offsets), tuple(chunk.sizes), path / place.relative_path, place.offset, place.length)
-
-
-def _check_files(tensors: Mapping[str, GlobalTensor]) -> None:
-    """Checks that the files have all that the index places there, as they have not after an interrupted copy."""
-    last: dict[Path, tuple[int, str]] = {}
-    for piece in (piece for tensor in tensors.values() for piece in tensor.pieces):
-        last[piece.file] = max(last.get(piece.file, (0, "")), (piece.offset + piece.length, piece.key))
-    for file, (end, key) in last.items():
-        if not file.is_file():
-            raise UserError(f"{file} is missing, which holds {key}; {_AGAIN}")
-        if (size := file.stat().st_size) < end:
-            raise UserError(f"{file} is truncated: it has {size:,} bytes, and {key} ends at {end:,}; {_AGAIN}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +143,11 @@ class NewPiece:
         return torch.Size(self.sizes).numel() * self.dtype.itemsize
 
     @property
-    def index(self) -> MetadataIndex:
-        return MetadataIndex(self.key, torch.Size(self.offsets))
+    def item(self) -> WriteItem:
+        """The piece as torch plans it."""
+        chunk = ChunkStorageMetadata(torch.Size(self.offsets), torch.Size(self.sizes))
+        data = TensorWriteData(chunk, TensorProperties(dtype=self.dtype), torch.Size(self.shape))
+        return WriteItem(MetadataIndex(self.key, chunk.offsets), WriteItemType.SHARD, tensor_data=data)
 
 
 class _FileSystem(FileSystem):
@@ -208,10 +187,10 @@ def write(
         none_keys: keys of objects that are None.
     """
     none_file = f"__{len(files)}_0.distcp"
-    plans, metadata = create_default_global_save_plan([SavePlan([_write_item(piece) for piece in f]) for f in files])
+    plans, metadata = create_default_global_save_plan([SavePlan([piece.item for piece in f]) for f in files])
     writer = FileSystemWriter(path, per_thread_copy_ahead=0)  # as with a GPU, where it is a stream of copies from it
     writer.fs = _FileSystem()
-    planner = _Planner({piece.index: piece for file in files for piece in file})
+    planner = _Planner({piece.item.index: piece for file in files for piece in file})
     plans = writer.prepare_global_plan(plans)
     results = [
         result
@@ -235,11 +214,3 @@ def write(
     writer.finish(metadata, [results])
     torch.save({}, path / _COMMON)
     (path / _CONFIG).write_text(json.dumps(_BACKENDS), encoding="utf-8")
-
-
-def _write_item(piece: NewPiece) -> WriteItem:
-    chunk = ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes))
-    properties = TensorProperties(dtype=piece.dtype)
-    return WriteItem(
-        piece.index, WriteItemType.SHARD, tensor_data=TensorWriteData(chunk, properties, torch.Size(piece.shape))
-    )

@@ -1,1 +1,0 @@
-"""The endpoint that answers agents, and the rollouts that it records."""

@@ -1,1 +1,0 @@
-"""Runs model-written programs in an isolated sandbox."""

@@ -1,1 +1,0 @@
-"""Execution of the program, its signals, and the pipes to the judge."""

@@ -1,1 +1,0 @@
-"""Sweeps: a grid of runs, from the command that starts them to the statistics over them."""

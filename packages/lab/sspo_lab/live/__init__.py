@@ -1,0 +1,1 @@
+"""The live page of runs: a server on this machine that reads their folders, and the files of the page."""

@@ -1,0 +1,32 @@
+"""Compares the estimate of memory/ with the rehearsals at full size of docs/full_size.json."""
+
+import json
+from typing import Any
+
+import pytest
+
+from megatron_sspo.memory.estimate import estimate
+from megatron_sspo.recipe import load_recipe
+from sspo_rehearsal.batch import rehearsed_run, workload
+from sspo_rehearsal.sizes import find_config
+from tools.full_size import RESULTS, rows
+
+ROWS: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rows"]
+
+
+def test_every_row_was_rehearsed() -> None:
+    found = [(row["table"], row["recipe"], tuple(row["changes"])) for row in ROWS]
+    assert found == [(row.table, row.recipe, row.changes) for row in rows()]
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)))
+def test_estimate_is_within_three_percent(number: int) -> None:
+    row = ROWS[number]
+    run = load_recipe(row["recipe"], row["changes"])
+    config, _ = find_config(run.model.path)
+    estimates = estimate(rehearsed_run(run, workload(run)), config, on_cuda=False)
+    assert len(row["stages"]) == len(estimates)
+    for stage, estimated in zip(row["stages"], estimates, strict=True):
+        static = estimated.weights + estimated.gradients + estimated.optimizer
+        assert static == pytest.approx(sum(stage["resident"].values()), rel=0.002)
+        assert estimated.total == pytest.approx(sum(stage["peaks"]["update"].values()), rel=0.03)

@@ -1,0 +1,343 @@
+"""Agents on the embedded engine."""
+
+import asyncio
+import logging
+import math
+
+import pytest
+import torch
+
+from megatron_sspo.agent.verifiers import chats
+from megatron_sspo.errors import UserError
+from megatron_sspo.recipe import load_recipe
+from megatron_sspo.rollout.agents import AgentEpisodes
+from megatron_sspo.rollout.engines import embedded
+from megatron_sspo.types import Endpoint, Sampling
+from packages.agents.tests.endpoints import post, say, user
+from tests.rollout import tiny_models
+from tests.rollout.talking_models import agents, build, prompt, tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("models") / "talking")
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
+    engine = embedded.engine(folder)
+    engine.load_weights(tiny_models.weights(folder).items(), 3)
+    return engine
+
+
+@pytest.fixture
+def generate(engine):
+    """Runs an agent and returns the groups of its prompts."""
+    opened = []
+
+    def run(agent, prompts=None, *, group_size=2, seed=0, sampling=None, **limits):
+        opened.append(agents(agent, **limits))
+        generation = engine.start(
+            prompts or [prompt()],
+            sampling or Sampling(max_tokens=256),
+            group_size=group_size,
+            seed=seed,
+            environment=opened[-1],
+        )
+        found = {}
+        while completed := generation.wait():
+            found.update(completed)
+        run.metrics = opened[-1].metrics()
+        return [found[place] for place in sorted(found)]
+
+    yield run
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def logged(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("megatron_sspo"), "propagate", True)  # which a run's display sets to False
+    return caplog
+
+
+async def three_turns(base_url, prompt):
+    messages = [*prompt.messages]
+    for number in range(3):
+        messages.append(await say(base_url, messages))
+        messages.append(user(f"and {number}?"))
+    return 0.5
+
+
+def test_a_conversation_is_one_rollout_whose_turns_are_learned_from(generate, folder) -> None:
+    (group,) = generate(three_turns)
+    assert len(group.rollouts) == 2
+    for rollout in group.rollouts:
+        assert rollout.num_turns == 3
+        assert len(rollout.observed) == 2
+        assert rollout.branches == 1
+        assert rollout.reward_parts == {"agent": 0.5}
+        assert rollout.policy_version == 3
+    assert group.rollouts[0].tokens.tolist() != group.rollouts[1].tokens.tolist()
+    assert group.prompt.tokens == prompt().tokens
+
+
+def test_log_probs_are_those_of_the_tokens_in_their_places(generate, folder) -> None:
+    (group,) = generate(three_turns)
+    model = tiny_models.reference(folder)
+    for rollout in group.rollouts:
+        tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens.tolist()]])
+        log_probs = model(tokens).logits[0].log_softmax(-1)[:-1].gather(-1, tokens[0, 1:, None])[:, 0]
+        own = rollout.response_mask()
+        expected = log_probs[len(group.prompt.tokens) - 1 :].numpy()
+        assert rollout.rollout_log_probs[own] == pytest.approx(expected[own], abs=1e-4)
+        assert (rollout.rollout_log_probs[~own] == 0).all()
+
+
+def test_the_observed_tokens_are_what_the_template_writes_between_two_turns(generate) -> None:
+    (group,) = generate(three_turns, group_size=1)
+    (rollout,) = group.rollouts
+    for number, (first, beyond) in enumerate(rollout.observed):
+        text = tokenizer().decode(rollout.tokens[first:beyond].tolist())
+        ended = rollout.tokens[first - 1] == tiny_models.EOS
+        assert text == ("" if ended else "<eos>") + f"u:and {number}?<eos>a:"
+
+
+def test_the_same_seed_gives_the_same_episodes(generate) -> None:
+    first, again, other = (generate(three_turns, seed=seed)[0] for seed in (1, 1, 2))
+    assert [r.tokens.tolist() for r in first.rollouts] == [r.tokens.tolist() for r in again.rollouts]
+    assert [r.tokens.tolist() for r in first.rollouts] != [r.tokens.tolist() for r in other.rollouts]
+
+
+def test_many_prompts_share_batches_and_keep_their_places(generate) -> None:
+    prompts = [prompt(f"add {number}") for number in range(5)]
+    groups = generate(three_turns, prompts, group_size=3)
+    assert [group.prompt.id for group in groups] == [one.id for one in prompts]
+    assert all(len(group.rollouts) == 3 for group in groups)
+
+
+def test_what_changes_the_conversation_begins_a_branch(generate) -> None:
+    async def forks(base_url, prompt):
+        first = await say(base_url, [*prompt.messages])
+        begun = [*prompt.messages, first]
+        await say(base_url, [*begun, user("left")])
+        await say(base_url, [*begun, user("right")])
+        await say(base_url, [*prompt.messages, {**first, "content": "rewritten"}, user("up")])
+        return 1.0
+
+    (group,) = generate(forks, group_size=2)
+    assert [rollout.branches for rollout in group.rollouts] == [3] * 6
+    assert [len(rollouts) for rollouts in group.episodes] == [3, 3]
+    left, right, up = group.episodes[0]
+    sampled = [r.tokens[r.response_mask()].tolist() for r in (left, right, up)]
+    first = left.tokens[: left.observed[0][0]].tolist()
+    assert sampled[0][: len(first)] == first, "the shared turn is learned from in the first branch"
+    assert right.tokens[: len(first)].tolist() == first
+    assert right.observed[0][0] == 0, "and only observed in the second"
+    assert right.num_turns == up.num_turns == 1
+    assert up.observed[0][0] == 0
+    for rollout in group.rollouts:
+        assert rollout.num_response_tokens == rollout.response_mask().sum() > 0
+
+
+def test_an_agent_that_never_asks_has_an_empty_rollout(generate) -> None:
+    async def silent(base_url, prompt):
+        return {"answer": 0.0, "format": 0.25}
+
+    (group,) = generate(silent)
+    assert [len(rollout.tokens) for rollout in group.rollouts] == [0, 0]
+    assert group.rollouts[0].reward_parts == {"answer": 0.0, "format": 0.25}
+    assert group.rollouts[0].policy_version == 3
+
+
+def test_an_agent_that_fails_after_a_turn_gets_the_reward_of_failure(generate) -> None:
+    async def fails(base_url, prompt):
+        await say(base_url, [*prompt.messages])
+        raise RuntimeError("the answer was no JSON")
+
+    (group,) = generate(fails, failure_reward=-1.0)
+    assert [rollout.reward for rollout in group.rollouts] == [-1.0, -1.0]
+    assert all(len(rollout.tokens) for rollout in group.rollouts)
+    assert generate.metrics["failed"] == 1.0
+
+
+def test_an_agent_that_fails_before_its_first_turn_ends_the_run(generate) -> None:
+    async def fails(base_url, prompt):
+        raise RuntimeError("no such tool")
+
+    with pytest.raises(UserError, match=r"test_agents.py.*RuntimeError: no such tool"):
+        generate(fails)
+
+
+def test_an_agent_that_raises_in_each_of_the_first_episodes_ends_the_run(generate) -> None:
+    async def fails(base_url, prompt):
+        answer = await say(base_url, [*prompt.messages])
+        return answer.mesage == prompt.answer
+
+    prompts = [prompt()] * 4
+    with pytest.raises(
+        UserError,
+        match=r"in each of the first 16 episodes: .*test_agents.py, line \d+ .*no attribute 'mesage'",
+    ):
+        generate(fails, prompts, group_size=4)
+    begun = []
+
+    async def succeeds_once(base_url, prompt):
+        begun.append(prompt)
+        return 1.0 if len(begun) == 1 else await fails(base_url, prompt)
+
+    async def is_refused(base_url, prompt):
+        messages = [*prompt.messages, await say(base_url, [*prompt.messages])]
+        await say(base_url, [*messages, user("word " * 400)])
+
+    for works in (succeeds_once, is_refused):
+        assert sum(len(group.rollouts) for group in generate(works, prompts, group_size=5)) == 20
+
+
+def test_the_first_exceptions_are_shown_each_once(generate, logged) -> None:
+    async def fails(base_url, prompt):
+        await say(base_url, [*prompt.messages])
+        raise RuntimeError(prompt.id)
+
+    generate(fails, [prompt(f"add {number}") for number in range(5)], group_size=2)
+    lines = [record.getMessage() for record in logged.records]
+    assert len(lines) == len(set(lines)) == 3
+    assert all("test_agents.py, line " in line and "RuntimeError: add " in line for line in lines)
+
+
+def test_failing_that_pays_is_said_once(generate, logged) -> None:
+    begun = []
+
+    async def every_second_fails(base_url, prompt):
+        begun.append(prompt)
+        is_odd = len(begun) % 2
+        await say(base_url, [*prompt.messages])
+        return -1.0 if is_odd else len(None)
+
+    generate(every_second_fails, failure_reward=-1.0)
+    assert not [record for record in logged.records if "failure_reward" in record.message]
+    generate(every_second_fails, [prompt()] * 2, group_size=4)
+    (record,) = (record for record in logged.records if "failure_reward" in record.message)
+    assert "failure_reward=0, and one that did not got -1: the policy learns to fail" in record.message
+
+
+def test_little_room_for_answers_is_said_once(generate, logged) -> None:
+    async def talks(base_url, prompt):
+        await say(base_url, [user("a" * 40)])
+        return 1.0
+
+    generate(talks, sampling=Sampling(max_tokens=32))
+    assert not logged.records, "the prompt has its 64 tokens"
+
+    async def talks_much(base_url, prompt):
+        await say(base_url, [user("a" * 80)])
+        return 1.0
+
+    generate(talks_much, sampling=Sampling(max_tokens=32))
+    (record,) = logged.records
+    assert "leaves 10 of rollouts.sampling.max_tokens=32 for all answers: raise prompts.max_tokens=64" in record.message
+
+
+@pytest.mark.parametrize("found", [math.nan, "1", {}, {"a": None}, 10**400])
+def test_a_reward_that_is_none_ends_the_run(generate, found) -> None:
+    async def returns(base_url, prompt):
+        return found
+
+    with pytest.raises(UserError, match="an agent returned"):
+        generate(returns)
+
+
+def test_an_agent_that_is_late_is_cancelled(generate) -> None:
+    async def sleeps(base_url, prompt):
+        await say(base_url, [*prompt.messages])
+        await asyncio.sleep(60)
+
+    (group,) = generate(sleeps, seconds=1.0, failure_reward=-2.0)
+    assert [rollout.reward for rollout in group.rollouts] == [-2.0, -2.0]
+    assert generate.metrics["late"] == 1.0
+
+
+def test_budgets_end_an_episode_with_errors_that_clients_do_not_repeat(generate) -> None:
+    seen = []
+
+    async def greedy(base_url, prompt):
+        messages = [*prompt.messages]
+        for _ in range(3):
+            status, body = await post(base_url, {"messages": messages, "max_tokens": 4})
+            seen.append((status, body.get("error", {}).get("code")))
+            messages = [*messages, *([body["choices"][0]["message"]] if status == 200 else []), user("more")]
+        return 1.0
+
+    generate(greedy, group_size=1, max_turns=2)
+    assert seen == [(200, None), (200, None), (400, "episode_budget_exceeded")]
+    seen.clear()
+    generate(greedy, group_size=1, sampling=Sampling(max_tokens=1))
+    assert (400, "context_length_exceeded") not in seen[:1]
+
+
+def test_a_conversation_that_is_too_long_is_refused(generate) -> None:
+    seen = []
+
+    async def long(base_url, prompt):
+        status, body = await post(base_url, {"messages": [user("a" * 100)]})
+        seen.append((status, body["error"]["code"]))
+        return 0.0
+
+    generate(long, group_size=1, sampling=Sampling(max_tokens=16))
+    assert seen == [(400, "context_length_exceeded")]
+
+
+def test_a_run_whose_first_episodes_are_all_refused_ends_with_the_reason(generate) -> None:
+    async def too_long(base_url, prompt):
+        await say(base_url, [user("word " * 400)])
+
+    with pytest.raises(
+        UserError,
+        match=r"none of the first 16 episodes, .* refused: the conversation has more than the 320 .*prompts.max_tokens",
+    ):
+        generate(too_long, [prompt()] * 4, group_size=4)
+    groups = generate(three_turns, [prompt()] * 4, group_size=4)
+    assert sum(rollout.num_turns for group in groups for rollout in group.rollouts) == 48
+
+
+def test_a_run_whose_first_episodes_never_ask_the_policy_ends_with_the_reason(generate) -> None:
+    """Covers a run that would train on nothing, as where the agent's client has an address of its own."""
+
+    async def asks_another(base_url, prompt):
+        return 1.0
+
+    with pytest.raises(UserError, match=r"none of the first 16 episodes, .* did not ask it: .* `base_url`"):
+        generate(asks_another, [prompt()] * 4, group_size=4)
+
+
+def test_answers_of_a_prescribed_form_need_another_engine(generate) -> None:
+    async def asks(base_url, prompt):
+        for form in ("json_object", "text"):
+            status, body = await post(base_url, {"messages": [user("a")], "response_format": {"type": form}})
+            assert (status, body.get("error", {}).get("code")) == (
+                (400, "constrained_decoding") if form == "json_object" else (200, None)
+            )
+        return 1.0
+
+    (group,) = generate(asks, forced_turns="observe")
+    assert [rollout.reward for rollout in group.rollouts] == [1.0, 1.0]
+    settings = ["rollouts.agent=x:y", "rollouts.endpoint.forced_turns=observe"]
+    with pytest.raises(UserError, match="samples no answers of a given form"):
+        load_recipe("examples/tiny_moe.py", settings)
+
+
+def test_an_error_of_an_agents_close_names_its_line() -> None:
+    class Failing:
+        async def run(self, base_url, prompt):
+            return 1.0
+
+        async def close(self):
+            raise OSError("the log is gone")
+
+    with pytest.raises(UserError, match=r"close failed: .*test_agents.py, line \d+ .*OSError: the log is gone"):
+        AgentEpisodes(Failing(), Endpoint(), max_prompt_tokens=8).close()
+
+
+def test_an_error_of_the_library_is_the_users() -> None:
+    with pytest.raises(UserError, match=r"cannot be opened in /bin/echo .*name another interpreter"):
+        chats({}, python="/bin/echo")
