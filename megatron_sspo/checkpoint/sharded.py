@@ -196,7 +196,6 @@ def _unwrap(chunk: Any) -> Any:
     return chunk
 
 
-<<<<<<< HEAD
 def _saved(state: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a checkpoint has of a model's state: everything, or of a model with adapters these alone."""
     adapters = {name: value for name, value in state.items() if _ADAPTER in name}
@@ -204,18 +203,6 @@ def _saved(state: Mapping[str, Any]) -> dict[str, Any]:
     return adapters or {name: value for name, value in state.items() if "_extra_state" not in name}
 
 
-def _load_strictly(chunk: Any, state: dict[str, Any], path: Path) -> None:
-    result = _unwrap(chunk).load_state_dict(state, strict=False)
-    missing = _saved(dict.fromkeys([*result.missing_keys, *state])).keys() - state.keys()
-    if missing or result.unexpected_keys:
-        raise UserError(
-            f"the checkpoint {path} does not fit the model: missing {sorted(missing)[:10]}, "
-            f"unexpected {result.unexpected_keys[:10]}"
-        )
-
-
-=======
->>>>>>> main
 def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
     metadata = {
         "distrib_optim_sharding_type": SHARDING_TYPE,

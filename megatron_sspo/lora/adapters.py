@@ -5,8 +5,8 @@ Under tensor parallelism a factor is cut as its weight is, or is whole on every 
 * column-parallel layers (linear_qkv, linear_fc1): A is whole, B is cut. Every rank needs all of h = A x;
 * row-parallel layers (linear_proj, linear_fc2): A is cut, B is whole. h is the sum of the ranks' parts.
 
-Ranks exchange h alone, which is r wide. Experts get their tokens from the dispatcher, which also sums their outputs over
-expert-tensor ranks; there the gradient of a whole factor is summed instead.
+Ranks exchange h alone, which is r wide. Experts get their tokens from the dispatcher, which also sums their outputs
+over expert-tensor ranks; there the gradient of a whole factor is summed instead.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

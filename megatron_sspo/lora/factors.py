@@ -14,7 +14,7 @@ from hashlib import sha256
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.table import EvenSplit, ParameterMap, Read, Replicated
+from megatron_sspo.weights.table import EvenSplit, ParameterMap, Read, Sharding
 
 PREFIX = "base_model.model."  # of PEFT's names
 _TARGETS = {
@@ -60,14 +60,14 @@ def _factors(row: ParameterMap, rank: int) -> Factors:
         name=f"{stem}lora_A",
         hf=_peft_names(row, "lora_A"),
         hf_shapes=tuple((rank, shape[1]) for shape in row.hf_shapes),
-        sharding=row.sharding if row.dim else EvenSplit(0, "lora.rank"),
+        sharding=row.sharding if row.dim else EvenSplit("lora.rank"),
         group=row.group if row.dim else "none",
     )
     b = ParameterMap(
         name=f"{stem}lora_B",
         hf=_peft_names(row, "lora_B"),
         hf_shapes=tuple((shape[0], rank) for shape in row.hf_shapes),
-        sharding=Replicated() if row.dim else row.sharding,
+        sharding=Sharding() if row.dim else row.sharding,
         group="none" if row.dim else row.group,
     )
     return Factors(row, a, b)
@@ -78,7 +78,7 @@ def _peft_names(row: ParameterMap, factor: str) -> tuple[str, ...]:
 
 
 def initial_factors(factors: Sequence[Factors], seed: int) -> Read:
-    """Returns a reader of first values, those of PEFT: A is uniform in ±1/√in, B is 0, so that a run starts as the base.
+    """Returns a reader of PEFT's first values: A is uniform in ±1/√in and B is 0, so that a run starts as the base.
 
     They depend on the seed and the name alone, and so not on the layout.
     """

@@ -322,9 +322,9 @@ def read(path: Path) -> dict[str, Any]:
 
 def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[str, Any]:
     """Measures the quantities that no layout may change. A collective."""
+    import tiny_policy
     import torch.distributed as dist
     from megatron.core import parallel_state
-    import tiny_policy
     from tiny_policy import make_run, read_batch
 
     from megatron_sspo.policy.distributed import initialize
