@@ -50,6 +50,23 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     return values[: weight.shape[0], : weight.shape[1]].to(torch.float8_e4m3fn), scales
 
 
+def is_known(quantization: Any) -> bool:
+    """Returns whether the quantization_config of a folder is this one, whichever modules it leaves out."""
+    wanted = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
+    return isinstance(quantization, dict) and all(quantization.get(key) == value for key, value in wanted.items())
+
+
+def dequantize_rows(values: Tensor, scales: Tensor, first: int) -> Tensor:
+    """Returns rows of a weight in bfloat16, whose first one is row `first` of it.
+
+    Args:
+        scales: those of the blocks that have the rows.
+    """
+    numbers = torch.arange(first, first + values.shape[0]) // BLOCK - first // BLOCK
+    of_columns = scales.float().repeat_interleave(BLOCK, dim=1)[:, : values.shape[1]]
+    return (values.float() * of_columns[numbers]).to(torch.bfloat16)
+
+
 def dequantize(values: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns the weight: each block of `values` [out, in] times its scale, rounded to `dtype`."""
     blocks = _blocks(values.float()) * scales.float()[:, None, :, None]

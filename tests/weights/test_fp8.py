@@ -5,9 +5,20 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, FineGrainedFP8Config
 
+from megatron_sspo.weights.conversion.convert import quantize as quantize_folder
 from megatron_sspo.weights.family import load_family
-from megatron_sspo.weights.fp8 import dequantize, quantization_config, quantize, quantized_names, quantized_stream
+from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.fp8 import (
+    dequantize,
+    dequantize_rows,
+    quantization_config,
+    quantize,
+    quantized_names,
+    quantized_stream,
+)
 from tests.policy import tiny_policy
 
 
@@ -63,3 +74,43 @@ def test_layers_are_quantized_as_in_published_folders(tmp_path):
     found = dict(quantized_stream(stream, names))
     assert found.keys() == {name for name, _ in stream} | {f"{name}_scale_inv" for name in names}
     assert {found[name].dtype for name in names} == {torch.float8_e4m3fn}
+
+
+def test_a_folder_in_fp8_is_written_and_read_as_bfloat16(tmp_path):
+    source = tiny_policy.save("moe", tmp_path / "moe")
+    summary = quantize_folder(source, tmp_path / "fp8")
+    stored = load_file(tmp_path / "fp8" / "model.safetensors")
+    assert summary.num_tensors == len(stored) and summary.num_bytes == sum(t.nbytes for t in stored.values())
+    weights = load_file(source / "model.safetensors")
+    with open_folder(tmp_path / "fp8") as folder, open_folder(source) as original:
+        folder.check(folder.rows())
+        assert folder.shapes() == original.shapes() and folder.config == original.config
+        for name, weight in weights.items():
+            found = folder.read(name)
+            if f"{name}_scale_inv" in stored:
+                assert torch.equal(found, dequantize(*quantize(weight), torch.bfloat16))
+                assert torch.equal(folder.read(name, 0, 3, 17), found[3:17])
+                assert torch.equal(folder.read(name, 1, 3, 17), found[:, 3:17])
+            else:
+                assert torch.equal(found, weight)
+
+
+def test_rows_that_begin_within_a_block():
+    weight = torch.randn(300, 260, generator=torch.Generator().manual_seed(0))
+    values, scales = quantize(weight)
+    whole = dequantize(values, scales, torch.bfloat16)
+    for start, stop in ((0, 300), (100, 260), (128, 256), (299, 300), (5, 6)):
+        assert torch.equal(
+            dequantize_rows(values[start:stop], scales[start // 128 : -(-stop // 128)], start), whole[start:stop]
+        )
+
+
+def test_transformers_reads_the_folder_to_the_same_bits(tmp_path):
+    quantize_folder(tiny_policy.save("moe", tmp_path / "moe"), tmp_path / "fp8")
+    plan = FineGrainedFP8Config(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "fp8", quantization_config=plan, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "again")
+    expected = load_file(tmp_path / "again" / "model.safetensors")
+    with open_folder(tmp_path / "fp8") as folder:
+        assert expected.keys() == folder.shapes().keys()
+        assert all(torch.equal(folder.read(name).to(torch.bfloat16), tensor) for name, tensor in expected.items())
