@@ -11,6 +11,7 @@ from torch import Tensor
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
+from megatron_sspo.files.removing import remove
 from megatron_sspo.lora.factors import Factors
 from megatron_sspo.run import LoRA
 from megatron_sspo.weights.table import Read
@@ -46,9 +47,11 @@ def adapter_config(lora: LoRA, factors: Sequence[Factors], base: str) -> dict[st
 def write_peft_folder(path: Path, tensors: Iterable[tuple[str, Tensor]], config: dict[str, Any]) -> None:
     """Writes an adapter's folder, under another name until it is complete."""
     temporary = path.with_name(f".{path.name}-incomplete")
-    temporary.mkdir(parents=True, exist_ok=True)
+    remove(temporary)
+    temporary.mkdir(parents=True)
     save_file({name: tensor.cpu().contiguous() for name, tensor in tensors}, temporary / WEIGHTS, {"format": "pt"})
     (temporary / CONFIG).write_text(json.dumps(config, indent=2), encoding="utf-8")
+    remove(path)  # of an earlier attempt at the run
     temporary.rename(path)
 
 
