@@ -77,6 +77,7 @@ setup(
             "ruff==0.17.6",
             "pyright==1.1.414",
             "datasets",
+            "peft",  # the judge of adapters
             "setuptools>=77",  # builds the wheel that a test installs, with the next two
             "build",
             "twine",

@@ -133,6 +133,17 @@ class Optimizer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoRA:
+    """Low-rank adapters, which are trained in place of the weights."""
+
+    rank: Count = 16  # r: the width of an adapter
+    alpha: Positive = 32.0  # α: an adapter is added with the factor α / r
+    # the layers with adapters; the model's other weights stay as they are
+    targets: Annotated[tuple[Literal["attention", "mlp", "shared_experts", "experts"], ...], AsTuple] = ("attention",)
+    path: FilePath | None = None  # a PEFT folder to start from; None: adapters that add nothing at first
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """Supervised learning on the prompts' demonstrations, before the first rollout."""
 
@@ -215,6 +226,7 @@ class Run:
     share_prompts: bool | None = None
     routing_replay: Literal["none", "R2", "R3"] = "none"  # replays the experts of π_old's pass (R2), the engine (R3)
     optimizer: Optimizer = Optimizer()  # of the updates
+    lora: LoRA | None = None  # adapters are trained in place of the weights; None: the weights
     warm_start: WarmStart | None = None  # supervised updates before the first rollout
     evaluation: Evaluation | None = None  # on held-out sets
     # updates between checkpoints; a warm start is saved as well. 0 saves only the last state, from which a finished run

@@ -30,6 +30,8 @@ _MCORE_WRITERS: dict[str, Any] = (
 # unlike dp_reshardable it depends on no layout and not on DDP's buckets: docs/checkpoints.md
 SHARDING_TYPE = "fully_reshardable"
 
+_ADAPTER = ".lora_"  # in the names of an adapter's factors
+
 # torch.load then refuses pickles that could run code, also where torch asks it to accept them, as for objects
 _WITHOUT_CODE = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": None}
 
@@ -194,6 +196,13 @@ def _unwrap(chunk: Any) -> Any:
     return chunk
 
 
+def _saved(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a checkpoint has of a model's state: everything, or of a model with adapters these alone."""
+    adapters = {name: value for name, value in state.items() if _ADAPTER in name}
+    # Transformer Engine's FP8 scales, which bf16 and fp32 do not have
+    return adapters or {name: value for name, value in state.items() if "_extra_state" not in name}
+
+
 def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
     metadata = {
         "distrib_optim_sharding_type": SHARDING_TYPE,
@@ -202,11 +211,7 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
     }
     state: dict[str, Any] = {
-        f"model{number}": {
-            name: tensor
-            for name, tensor in _unwrap(chunk).sharded_state_dict(metadata=metadata).items()
-            if "_extra_state" not in name  # Transformer Engine's FP8 scales, which bf16 and fp32 do not have
-        }
+        f"model{number}": _saved(_unwrap(chunk).sharded_state_dict(metadata=metadata))
         for number, chunk in enumerate(chunks)
     }
     model = state["model0"] if len(chunks) == 1 else dict(state)

@@ -21,6 +21,9 @@ def add_arguments(commands: Any, *, run: Any) -> None:
     command.add_argument(
         "--dtype", choices=("bfloat16", "float16", "float32"), help="new data type (default: the source's)"
     )
+    command.add_argument(
+        "--quantize", choices=("fp8",), help="writes a Hugging Face folder in FP8 with scales of blocks of 128 × 128"
+    )
     add_config(command)
     command.add_argument(
         "--to", choices=("megatron", "hf"), help="the target format; a source that has it already is an error"
@@ -31,15 +34,18 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     """Converts the folder, and prints what was made."""
     import torch
 
-    from megatron_sspo.weights.conversion.convert import convert
+    from megatron_sspo.weights.conversion.convert import convert, quantize
 
-    summary = convert(
-        options.source,
-        options.destination,
-        dtype=getattr(torch, options.dtype) if options.dtype else None,
-        config_folder=options.config,
-        to=options.to,
-    )
+    if options.quantize:
+        summary = quantize(options.source, options.destination, config_folder=options.config)
+    else:
+        summary = convert(
+            options.source,
+            options.destination,
+            dtype=getattr(torch, options.dtype) if options.dtype else None,
+            config_folder=options.config,
+            to=options.to,
+        )
     kind = "Megatron checkpoint" if summary.direction == "megatron" else "Hugging Face folder"
     print(f"{options.destination}: a {kind} of {summary.num_tensors:,} tensors, {summary.num_bytes / 1e9:.2f} GB")
     return 0

@@ -93,6 +93,8 @@ class Training:
 
         agree.run_on_rank_0(set_aside)
         self.policy.export(model)
+        if self._run.lora:
+            self.policy.export_adapter(self._folder / "adapter")
         if agree.is_main():
             remove(replaced)
         return model

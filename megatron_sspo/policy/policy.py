@@ -13,6 +13,8 @@ from megatron_sspo.batching.holders import with_field
 from megatron_sspo.checkpoint import sharded
 from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.errors import UserError
+from megatron_sspo.lora.add import add_adapters
+from megatron_sspo.lora.peft_folder import adapter_config, write_peft_folder
 from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
@@ -88,9 +90,14 @@ class Policy:
         share_prompts = shares_prompts(run.share_prompts, self.transformer)
         chunks = makers.build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
-        self._gather_plan = makers.make_gather_plan(chunks, self.rows)
+        self._gather_plan = make_gather_plan(chunks, self.rows)
+        self.adapters = None
+        if run.lora:
+            self.adapters = add_adapters(chunks, self.rows, run.lora, run.seed)
+            self._gather_plan.parameters = self.adapters.merged(self._gather_plan.parameters)
         # the reference policy's weights, kept on the host because they are not used most of the time
-        parameters = [p for chunk in chunks for p in chunk.parameters()] if run.needs_reference else []
+        keeps_reference = run.needs_reference and not run.lora
+        parameters = [p for chunk in chunks for p in chunk.parameters()] if keeps_reference else []
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
         routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
@@ -149,13 +156,19 @@ class Policy:
         π_ref has the weights of the run's start. Each rank gets the values of the same sequences as in `old_log_probs`.
         """
         self._finish_step()
+        if self.adapters:
+            with self.adapters.off():
+                return self._reference_values(batches)
         parameters = [parameter for chunk in self.chunks for parameter in chunk.parameters()]
         current = [parameter.detach().cpu().clone() for parameter in parameters]
         try:
             _copy(self._reference, parameters)
-            values = [self._schedule.token_values(self._schedule.rank_batch(b), ["log_probs"]) for b in batches]
+            return self._reference_values(batches)
         finally:
             _copy(current, parameters)
+
+    def _reference_values(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
+        values = [self._schedule.token_values(self._schedule.rank_batch(b), ["log_probs"]) for b in batches]
         pairs = zip(batches, values, strict=True)
         return [_with_token_values(batch, "reference_log_probs", found) for batch, (found,) in pairs]
 
@@ -228,6 +241,20 @@ class Policy:
         stream = self.weights().at_rank_0()
         if agree.is_main():
             write_folder(path, stream, source=self.folder)
+        else:
+            for _ in stream:
+                pass
+        agree.barrier()
+
+    def export_adapter(self, path: Path) -> None:
+        """Writes the adapters as a PEFT folder."""
+        assert self.adapters and self.run.lora
+        self._finish_step()
+        stream = self.adapters.gather_plan().at_rank_0()
+        if agree.is_main():
+            write_peft_folder(
+                path, stream, adapter_config(self.run.lora, self.adapters.factors, str(self.run.model.path))
+            )
         else:
             for _ in stream:
                 pass

@@ -23,7 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from megatron_sspo.types import Sampling
-from megatron_sspo.run import Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run, WarmStart
+from megatron_sspo.objective import Penalties
+from megatron_sspo.run import LoRA, Evaluation, HeldOut, Model, Optimizer, Parallel, Prompts, Rollouts, Run, WarmStart
 
 HERE = Path(__file__).parent
 
@@ -60,6 +61,12 @@ def by_size() -> Run:
 def bare() -> Run:
     """Nothing but rollouts and updates."""
     return replace(recipe(), warm_start=None, evaluation=None, checkpoint_every=0)
+
+
+def adapted() -> Run:
+    """Adapters, and their base as the reference policy."""
+    adapters = LoRA(rank=4, alpha=8.0, targets=("attention", "experts"))
+    return replace(bare(), num_updates=3, checkpoint_every=1, lora=adapters, penalties=Penalties(kl_coef=0.01))
 
 
 def held_out() -> dict[str, HeldOut]:

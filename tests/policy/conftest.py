@@ -18,7 +18,10 @@ from tests.selection import selected
 def folders(tmp_path_factory):
     """Kind -> the Hugging Face folder of that tiny model. Tests must not write into it."""
     root = tmp_path_factory.mktemp("models")
-    return {kind: tiny_policy.save(kind, root / kind) for kind in tiny_policy.KINDS}
+    found = {kind: tiny_policy.save(kind, root / kind) for kind in tiny_policy.KINDS}
+    for kind, folder in found.items():
+        tiny_policy.save_adapter(kind, folder)
+    return found
 
 
 @pytest.fixture(scope="session")

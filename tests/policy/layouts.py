@@ -72,6 +72,7 @@ class Layout:
     ddp: Mapping[str, Any] = field(default_factory=dict)
     every_objective: bool = False  # measure the gradient of every row of the table, not only of a few
     dtype: str = "float32"
+    lora: bool = False  # train adapters of all layers
     series: str = ""  # what the names of the layouts begin with that have the same references
 
     @property
@@ -201,6 +202,35 @@ REPEATING = {
     "tied TP2 PP2": Layout(kind="tied", parallel=replace(TP2, pipeline=2)),
 }
 LAYOUTS = COVERING | REPEATING
+
+
+def _adapted(kind: str, parallel: Parallel = Parallel(), **fields: Any) -> Layout:
+    return Layout(kind=kind, parallel=parallel, lora=True, series="lora ", **fields)
+
+
+# Adapters of every layer: each way in which a factor is cut, summed and counted in the norm.
+ADAPTED = {
+    "lora moe": _adapted("moe", tokens=4096),
+    "lora dense": _adapted("dense", tokens=4096),
+    "lora one_group": _adapted("one_group", tokens=4096),
+    "lora tied": _adapted("tied", tokens=4096),
+    "lora moe, recompute": _adapted("moe", megatron=RECOMPUTE),
+    "lora moe DP2": _adapted("moe", DP2),
+    "lora moe DP2, not distributed": _adapted("moe", DP2, ddp=NOT_DISTRIBUTED),
+    "lora moe EP2, overlap": _adapted("moe", EP2, ddp=OVERLAP),
+    "lora moe TP2 SP EP2": _adapted("moe", TP2_SP_EP2),
+    "lora moe TP2 SP ETP2": _adapted("moe", TP2_SP_ETP2),
+    "lora moe TP2 SP ETP1": _adapted("moe", TP2_SP),
+    "lora dense TP2": _adapted("dense", TP2),
+    "lora dense TP2 SP": _adapted("dense", TP2_SP),
+    "lora one_group TP2 SP": _adapted("one_group", TP2_SP),
+    "lora moe PP2 VPP2": _adapted("moe", PP2_VPP2),
+    "lora tied PP2": _adapted("tied", PP2),
+    "lora moe CP2": _adapted("moe", CP2),
+    "lora moe TP2 SP DP2 EP2 ETP2": _adapted("moe", replace(TP2_SP_ETP2, data=2, expert=2)),
+    "lora moe TP2 SP EP2, recompute": _adapted("moe", TP2_SP_EP2, megatron=RECOMPUTE),
+    "lora moe CP2 TP2 SP EP2": _adapted("moe", replace(TP2_SP_EP2, context=2)),
+}
 # What several ranks measure on GPUs (tests/gpu/ranks), in order of value: every kind of communication, in both dtypes.
 NO_OVERLAP = {"overlap_grad_reduce": False, "overlap_param_gather": False}
 _FIRST = (
@@ -222,7 +252,7 @@ ON_GPUS = {f"float32 {name}": replace(layout, **_FLOAT32) for name, layout in _O
     for name, layout in _ON_GPUS.items()
     if name != "moe" and not name.endswith(", routes")
 }
-MEASURED = LAYOUTS | ON_GPUS
+MEASURED = LAYOUTS | ADAPTED | ON_GPUS
 # cases that change the batch: what is done to every rollout
 PREPARED = {
     "token mean, entropies, DAPO with ERC": lambda r: replace(r, old_entropy=_numbers(r, 4.2, 0.4)),
@@ -292,6 +322,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[str, Any]:
     """Measures the quantities that no layout may change. A collective."""
+    import tiny_policy
     import torch.distributed as dist
     from megatron.core import parallel_state
     from tiny_policy import make_run, read_batch
@@ -310,6 +341,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         ddp=layout.ddp,
         share_prompts=True if layout.series and layout.parallel.context == 1 else None,  # not the default on GPUs
         routing_replay="R2" if layout.batch == "routed" else "none",
+        lora=tiny_policy.lora(layout.kind, folder) if layout.lora else None,
     )
     policy = Policy(run, folder, device)
     shares, policy._schedule.share_prompts = policy._schedule.share_prompts, False
@@ -453,6 +485,10 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
             for bucket in buffer.buckets if policy.ddp.use_distributed_optimizer else ():
                 own = bucket.grad_data.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone()
                 dist.all_gather_into_tensor(bucket.grad_data, own, group=group)
+    if policy.adapters:
+        gather = policy.adapters.gather_plan()
+        gather.parameters = {name: parameter.main_grad for name, parameter in gather.parameters.items()}
+        return {name: tensor.cpu().clone() for name, tensor in gather}
     gradients: dict[str, torch.Tensor] = {}
     modules = [chunk.module for chunk in policy.chunks]
     for name, parameter in logical_parameters([getattr(module, "module", module) for module in modules]):

@@ -1,5 +1,6 @@
 """Tiny models in Hugging Face folders, a batch of rollouts for each, and the run that trains them."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +24,12 @@ from transformers import (
 
 from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_routes
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
-from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.lora.factors import factors_of
+from megatron_sspo.lora.peft_folder import adapter_config, write_peft_folder
+from megatron_sspo.memory.parameters import padded_vocab_size
+from megatron_sspo.run import LoRA, Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
+from megatron_sspo.weights.family import load_family
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
@@ -81,6 +86,27 @@ def save(kind: str, folder: Path) -> Path:
     names = {"unk_token": "<unk>", "eos_token": "<eos>", "chat_template": CHAT_TEMPLATE}
     PreTrainedTokenizerFast(tokenizer_object=words, **names).save_pretrained(folder)
     return folder
+
+
+def lora(kind: str, folder: Path) -> LoRA:
+    """Returns adapters of all layers, to start from those of `save_adapter`."""
+    return LoRA(
+        rank=8,
+        alpha=16.0,
+        targets=("attention", "experts" if kind.startswith("mo") or kind == "mixtral" else "mlp"),
+        path=str(folder.with_name(f"{folder.name}-adapter")),
+    )
+
+
+def save_adapter(kind: str, folder: Path) -> Path:
+    """Writes a PEFT folder beside a model's, with random factors, and returns the path."""
+    adapters, config = lora(kind, folder), json.loads((folder / "config.json").read_text())
+    rows = load_family(config, folder).rows(config, padded_vocab_size(VOCAB_SIZE, 1))
+    factors, generator = factors_of(rows, adapters.targets, adapters.rank), torch.Generator().manual_seed(2)
+    shapes = [pair for one in factors for row in (one.a, one.b) for pair in zip(row.hf, row.hf_shapes, strict=True)]
+    tensors = [(name, 0.1 * torch.randn(shape, generator=generator)) for name, shape in shapes]
+    write_peft_folder(Path(adapters.path), tensors, adapter_config(adapters, factors, str(folder)))
+    return Path(adapters.path)
 
 
 def reference(folder: Path) -> PreTrainedModel:

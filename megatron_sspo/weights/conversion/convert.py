@@ -1,7 +1,7 @@
 """Conversion of a Hugging Face folder to a Megatron checkpoint or back, a tensor at a time."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +18,12 @@ from megatron_sspo.weights.formats import torch_dist
 from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys
 from megatron_sspo.weights.formats.companions import check_text_files, copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.destination import new_folder
-from megatron_sspo.weights.formats.hf_folder import HFFolder, file_names, write_index
+from megatron_sspo.weights.formats.hf_folder import HFFolder, file_names, write_folder, write_index
 from megatron_sspo.weights.formats.model_folder import ModelFolder, row_ranges
 from megatron_sspo.weights.formats.open_folder import check_config_folder, open_folder
 from megatron_sspo.weights.formats.safetensors_file import BlockWriter, bytes_of, make_header
 from megatron_sspo.weights.formats.torch_dist import NewPiece
+from megatron_sspo.weights.fp8 import quantization_config, quantized_names, quantized_stream
 from megatron_sspo.weights.table import ParameterMap
 
 NUM_THREADS = min(4, os.cpu_count() or 1)  # each writes a file of its own; more do not write a disk faster
@@ -86,6 +87,29 @@ def convert(
         copy_tokenizer_files(folder.config_folder, path)
         write_config(folder.config, path, set(reader.dtypes.values()))
     return Summary(direction, num_tensors, num_bytes)
+
+
+def quantize(source: str | Path, destination: str | Path, *, config_folder: Path | None = None) -> Summary:
+    """Writes a model folder of any format as a Hugging Face folder in FP8: see `fp8`.
+
+    Raises:
+        UserError: as in `convert`, or the folder is in FP8 already.
+    """
+    with open_folder(source, config_folder) as folder:
+        rows = folder.rows()
+        folder.check(rows)
+        names = quantized_names(rows)
+        num_bytes = 0
+
+        def tensors() -> Iterator[tuple[str, Tensor]]:
+            nonlocal num_bytes
+            stream = ((name, folder.read(name)) for row in rows for name in row.hf)
+            for name, tensor in quantized_stream(stream, names):
+                num_bytes += tensor.nbytes
+                yield name, tensor
+
+        write_folder(destination, tensors(), source=folder, also={"quantization_config": quantization_config(rows)})
+    return Summary("hf", len(_tensors(rows)) + len(names), num_bytes)
 
 
 class _Reader:

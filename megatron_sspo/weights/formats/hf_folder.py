@@ -19,6 +19,7 @@ from megatron_sspo.weights.formats.destination import new_folder
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.safetensors_file import Files, StoredTensor, read_header
+from megatron_sspo.weights.fp8 import BLOCK, SCALE_SUFFIX, dequantize_rows, is_known
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -47,8 +48,13 @@ class HFFolder(ModelFolder):
                 "(torch_dist) or of a run's checkpoint"
             )
         self.config: dict[str, Any] = read_json(self.path / "config.json")
+        self._is_fp8 = is_known(self.config.get("quantization_config"))
+        if self._is_fp8:  # the folder is read as one in bfloat16
+            del self.config["quantization_config"]
         self.files = self._list_files()
         self._reader = Files()
+
+    _scales: Mapping[str, StoredTensor] = {}
 
     @cached_property
     def stored(self) -> Mapping[str, StoredTensor]:
@@ -60,6 +66,8 @@ class HFFolder(ModelFolder):
                 raise UserError(f"{self.path} holds {tensor.name} twice; remove one of them")
         # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
         found = {name: tensor for name, tensor in found.items() if not name.endswith(".rotary_emb.inv_freq")}
+        if self._is_fp8:
+            self._scales = {name: found.pop(name) for name in list(found) if name.endswith(SCALE_SUFFIX)}
         if not found:
             raise UserError(f"{self.path} holds safetensors without a tensor of a model; download it again")
         return found
@@ -73,7 +81,8 @@ class HFFolder(ModelFolder):
 
     @cached_property
     def _dtypes(self) -> dict[str, torch.dtype]:
-        return {name: tensor.dtype for name, tensor in self.stored.items()}
+        found = {name: tensor.dtype for name, tensor in self.stored.items()}
+        return found | {name.removesuffix(SCALE_SUFFIX): torch.bfloat16 for name in self._scales}
 
     def dtypes(self) -> dict[str, torch.dtype]:
         return self._dtypes
@@ -82,7 +91,10 @@ class HFFolder(ModelFolder):
         return [self.path / file for file in self.files]
 
     def read_rows(self, name: str, start: int, stop: int) -> Tensor:
-        return self._reader.read(self.stored[name], start, stop)
+        rows = self._reader.read(self.stored[name], start, stop)
+        if (scale := self._scales.get(f"{name}{SCALE_SUFFIX}")) is None:
+            return rows
+        return dequantize_rows(rows, self._reader.read(scale, start // BLOCK, -(-stop // BLOCK)), start)
 
     def close(self) -> None:
         self._reader.close()
@@ -113,7 +125,12 @@ def hub_snapshot(path: Path) -> Path | None:
 
 
 def write_folder(
-    path: str | Path, tensors: Iterable[tuple[str, Tensor]], *, source: ModelFolder, shard_bytes: int = 5_000_000_000
+    path: str | Path,
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    source: ModelFolder,
+    shard_bytes: int = 5_000_000_000,
+    also: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a Hugging Face folder with the configuration and tokenizer of `source`.
 
@@ -124,6 +141,7 @@ def write_folder(
         tensors: (name, tensor) pairs. Tensors stay in memory until their file is full, so a later pair must not
             overwrite the memory of an earlier one.
         shard_bytes: the maximum size of a file, unless a single tensor is larger.
+        also: further fields of config.json.
 
     Raises:
         UserError: `path` exists and is not an empty folder, or cannot be written.
@@ -144,7 +162,7 @@ def write_folder(
             file.chmod(0o666 & partial.stat().st_mode)  # safetensors lets only the owner read it
         write_index(partial, files, num_bytes)
         copy_tokenizer_files(source.config_folder, partial)
-        write_config(source.config, partial, dtypes)
+        write_config({**source.config, **(also or {})}, partial, dtypes)
 
 
 def _in_files(tensors: Iterable[tuple[str, Tensor]], file_bytes: int) -> Iterator[dict[str, Tensor]]:

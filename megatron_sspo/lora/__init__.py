@@ -1,0 +1,1 @@
+"""Low-rank adapters (LoRA) of Megatron's linear layers, of experts too, in every layout."""

@@ -1,0 +1,224 @@
+"""Adapters on Megatron's linear layers: they add (α/r) · B A x to what a layer returns, and train in its place.
+
+Under tensor parallelism a factor is cut as its weight is, or is whole on every rank (see `factors`):
+
+* column-parallel layers (linear_qkv, linear_fc1): A is whole, B is cut. Every rank needs all of h = A x;
+* row-parallel layers (linear_proj, linear_fc2): A is cut, B is whole. h is the sum of the ranks' parts.
+
+Ranks exchange h alone, which is r wide. Experts get their tokens from the dispatcher, which also sums their outputs
+over expert-tensor ranks; there the gradient of a whole factor is summed instead.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import mappings
+from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+
+from megatron_sspo.lora.factors import Factors, rows_of_sources
+from megatron_sspo.policy.names import logical_parameters
+from megatron_sspo.policy.weights import shard_of
+from megatron_sspo.weights.gather import GatherPlan
+from megatron_sspo.weights.table import ParameterMap, Read
+
+FACTOR = ".lora_"  # in the names of factors, and in no other
+
+
+class Adapters:
+    """The adapters of this process's part of the model, whose weights are frozen.
+
+    Args:
+        chunks: the model without wrappers, before DDP, with its weights.
+        factors: the rows of all adapters of the model.
+        scale: α/r.
+        read: reads the factors' first values by PEFT's names, or those of a folder.
+    """
+
+    def __init__(self, chunks: Sequence[Any], factors: Sequence[Factors], *, scale: float, read: Read) -> None:
+        self.factors = factors
+        self._scale = scale
+        self._is_on = True
+        self._merging: dict[str, _Adapter] = {}
+        by_name = {pair.weight.name: pair for pair in factors}
+        for chunk in chunks:
+            owners = {id(p): (m, name) for m in chunk.modules() for name, p in m.named_parameters(recurse=False)}
+            of_module: dict[torch.nn.Module, list[_Adapter]] = {}
+            for name, parameter in list(logical_parameters([chunk])):
+                parameter.requires_grad_(False)
+                if name in by_name:
+                    module, local_name = owners[id(parameter)]
+                    adapter = _Adapter(module, local_name, parameter, by_name[name], chunk.config, read)
+                    of_module.setdefault(module, []).append(adapter)
+                    self._merging[name] = adapter
+            for module, adapters in of_module.items():
+                module.register_forward_hook(self._add(adapters))
+                _save_factors(module, adapters)
+            if chunk.pre_process:
+                # recomputation drops gradients where nothing that enters a layer needs one
+                chunk.embedding.register_forward_hook(
+                    lambda _, __, output: output.requires_grad_(torch.is_grad_enabled())
+                )
+
+    def _add(self, adapters: Sequence["_Adapter"]) -> Any:
+        def hook(module: Any, args: tuple[Any, ...], output: tuple[torch.Tensor, Any]) -> Any:
+            if not self._is_on:
+                return output
+            x = _normed(module, args[0])
+            if len(adapters) == 1:
+                added = adapters[0].product(x)
+            else:  # a grouped layer, whose second argument has the number of tokens of each expert
+                parts = torch.split(x, [int(count) for count in args[1]])
+                added = torch.cat([adapter.product(part) for adapter, part in zip(adapters, parts, strict=True)])
+            return output[0] + self._scale * added, output[1]
+
+        return hook
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Makes the model the base."""
+        self._is_on = False
+        try:
+            yield
+        finally:
+            self._is_on = True
+
+    def merged(self, parameters: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Returns the weights by their logical names, each with its adapter added when it is read."""
+        return _Merged(parameters, self._merging, self._scale)
+
+    def gather_plan(self) -> GatherPlan:
+        """Returns the plan that gathers the factors under PEFT's names. A collective."""
+        rows, parameters, shards = [], {}, {}
+        for pair in self.factors:
+            rows += [pair.a, pair.b]
+            if adapter := self._merging.get(pair.weight.name):
+                for row, parameter in ((pair.a, adapter.a), (pair.b, adapter.b)):
+                    parameters[row.name], shards[row.name] = parameter, shard_of(row)
+        return GatherPlan(rows, parameters, shards)
+
+
+class _Adapter:
+    """The two factors of one weight."""
+
+    def __init__(
+        self, module: Any, name: str, weight: torch.nn.Parameter, factors: Factors, config: Any, read: Read
+    ) -> None:
+        self.suffix = name.removeprefix("weight")  # the number of an expert, in a grouped layer
+        self.weight = factors.weight
+        self.is_row_parallel = factors.weight.dim == 1
+        self.is_gated = len(factors.weight.hf) == 2
+        self.is_expert = factors.weight.group == "expert_tensor"
+        self.group: Any = (
+            parallel_state.get_expert_tensor_parallel_group()
+            if self.is_expert
+            else parallel_state.get_tensor_model_parallel_group()
+        )
+        self.is_sequence_parallel = config.sequence_parallel and not self.is_expert
+        self.a, self.b = (self._register(module, weight, row, read) for row in (factors.a, factors.b))
+        self.rank = factors.b.hf_shapes[0][1]
+        rows = rows_of_sources(factors.weight, *shard_of(factors.weight))
+        self._rows = [torch.tensor(indices, dtype=torch.int64, device=weight.device) for indices in rows]
+        order = torch.cat(self._rows)
+        self._inverse = None if bool((order.diff() > 0).all()) else order.argsort()
+
+    def _register(self, module: Any, weight: Any, row: ParameterMap, read: Read) -> torch.nn.Parameter:
+        value = row.to_megatron(read, *shard_of(row)).to(weight.dtype).to(weight.device)
+        factor: Any = torch.nn.Parameter(value.clone())
+        factor.allreduce = getattr(weight, "allreduce", True)  # of experts, over their own data-parallel group
+        if row.group != "none":
+            factor.tensor_model_parallel, factor.partition_dim, factor.partition_stride = True, row.dim, 1
+        elif self.is_expert:
+            # every rank counts its experts in the norm of the gradient, but copies of one expert count once
+            factor.tensor_model_parallel, factor.shared = True, self.group.rank() > 0
+        else:
+            factor.tensor_model_parallel = False
+            factor.sequence_parallel = self.is_sequence_parallel  # Megatron then sums its gradient over tensor ranks
+        module.register_parameter(f"{row.name.rpartition('.')[2]}{self.suffix}", factor)
+        return factor
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns B A x, without α/r, as the layer returns W x."""
+        if self.is_expert:
+            # the sum over ranks of the gradient of the whole factor; its value is the same
+            copy = mappings.copy_to_tensor_model_parallel_region
+            a, b = (self.a, copy(self.b, self.group)) if self.is_row_parallel else (copy(self.a, self.group), self.b)
+            return self._times_b(x @ a.t(), b)
+        if self.is_row_parallel:
+            exchange: Any = (
+                mappings.reduce_scatter_to_sequence_parallel_region
+                if self.is_sequence_parallel
+                else mappings.reduce_from_tensor_model_parallel_region
+            )
+        else:
+            exchange = (
+                mappings.gather_from_sequence_parallel_region
+                if self.is_sequence_parallel
+                else mappings.copy_to_tensor_model_parallel_region
+            )
+        return self._times_b(exchange(x @ self.a.t(), group=self.group), self.b)
+
+    def _times_b(self, h: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Returns the product of each row of B with its own source's part of h [..., n·r]."""
+        if len(self._rows) == 1:
+            return h @ b.t()
+        parts = [part @ b[rows].t() for part, rows in zip(h.split(self.rank, -1), self._rows, strict=True)]
+        joined = torch.cat(parts, -1)
+        return joined if self._inverse is None else joined[..., self._inverse]
+
+    def delta(self) -> torch.Tensor:
+        """Returns this rank's shard of B A in float32."""
+        return self._times_b(self.a.float().t(), self.b.float()).t()
+
+
+class _Merged(Mapping[str, torch.Tensor]):
+    def __init__(self, weights: Mapping[str, torch.Tensor], adapters: Mapping[str, _Adapter], scale: float) -> None:
+        self._weights, self._adapters, self._scale = weights, adapters, scale
+
+    @torch.no_grad()
+    def __getitem__(self, name: str) -> torch.Tensor:
+        weight = self._weights[name]
+        if name not in self._adapters:
+            return weight
+        return (weight.float() + self._scale * self._adapters[name].delta()).to(weight.dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def _normed(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """Returns the input of the linear layer; Transformer Engine's may begin with a norm, whose output it keeps."""
+    weight = getattr(module, "layer_norm_weight", None)
+    return x if weight is None else F.rms_norm(x, (x.shape[-1],), weight, module.eps)
+
+
+def _save_factors(module: Any, adapters: Sequence[_Adapter]) -> None:
+    """Lets a layer say how its factors are cut, in the state that checkpoints are made of."""
+    original = module.sharded_state_dict
+
+    def sharded_state_dict(prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
+        state = original(prefix, sharded_offsets, metadata)
+        for adapter in adapters:
+            axis = {("lora_A" if adapter.is_row_parallel else "lora_B"): int(adapter.is_row_parallel)}
+            made = make_sharded_tensors_for_checkpoint(
+                {"lora_A": adapter.a, "lora_B": adapter.b},
+                prefix,
+                axis,
+                sharded_offsets,
+                tp_group=adapter.group,
+                dp_cp_group=metadata["dp_cp_group"],
+            )
+            key = f"{prefix}lora_B"
+            if adapter.is_gated:
+                made[key] = apply_swiglu_sharded_factory(made[key], sharded_offsets)
+            state |= made
+        return state
+
+    module.sharded_state_dict = sharded_state_dict

@@ -1,0 +1,93 @@
+"""Adapters beside PEFT on Transformers, what a checkpoint has of them, and the base as the reference policy."""
+
+from dataclasses import replace
+
+import pytest
+import tiny_policy
+import torch
+from peft import PeftModel
+
+from megatron_sspo.errors import UserError
+from megatron_sspo.lora.factors import factors_of
+from megatron_sspo.objective import sspo
+from megatron_sspo.policy.policy import Policy
+
+KINDS = ("moe", "dense", "tied", "moe_odd", "mixtral", "qwen2")
+
+
+def policy_of(kind, folders, device, **fields):
+    adapters = replace(tiny_policy.lora(kind, folders[kind]), **fields)
+    return Policy(tiny_policy.make_run(lora=adapters), folders[kind], device)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exported_adapter_is_the_same_model_in_peft(kind, folders, batches, device, tmp_path):
+    policy = policy_of(kind, folders, device)
+    (batch,) = policy.scatter([tiny_policy.read_batch(batches[kind])])
+    policy.update(batch, sspo())
+    policy.export_adapter(tmp_path / "adapter")
+    base = tiny_policy.reference(folders[kind])
+    noted = policy.old_log_probs(batch)
+    policy.export(tmp_path / "merged")
+    models = {
+        "PEFT": PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval(),
+        "merged": tiny_policy.reference(tmp_path / "merged"),
+    }
+    for name, model in models.items():
+        for group in noted:
+            for rollout in group.rollouts:
+                expected = tiny_policy.log_probs(model, group.prompt, rollout)
+                assert torch.allclose(torch.tensor(rollout.old_log_probs).float(), expected, atol=1e-5), name
+
+
+def test_a_run_starts_as_the_base_and_its_reference_stays_the_base(folders, batches, device):
+    policy = policy_of("moe", folders, device, path=None)
+    base = tiny_policy.reference(folders["moe"])
+    (batch,) = policy.scatter([tiny_policy.read_batch(batches["moe"])])
+    [group, *_] = policy.old_log_probs(batch)
+    expected = tiny_policy.log_probs(base, group.prompt, group.rollouts[0])
+    assert torch.allclose(torch.tensor(group.rollouts[0].old_log_probs).float(), expected, atol=1e-5)
+    for _ in range(3):
+        policy.update(batch, sspo())
+    [[group, *_]] = policy.reference_log_probs([batch])
+    assert torch.allclose(torch.tensor(group.rollouts[0].reference_log_probs).float(), expected, atol=1e-5)
+    [group, *_] = policy.old_log_probs(batch)
+    assert (torch.tensor(group.rollouts[0].old_log_probs).float() - expected).abs().max() > 1e-2
+
+
+def test_a_checkpoint_has_the_adapters_alone_and_resumes_to_the_bit(folders, batches, device, tmp_path):
+    policy = policy_of("moe", folders, device, path=None, targets=("attention",))
+    (batch,) = policy.scatter([tiny_policy.read_batch(batches["moe"])])
+    policy.update(batch, sspo())
+    (tmp_path / "checkpoint").mkdir()
+    policy.save(tmp_path / "checkpoint")
+    written = sum(file.stat().st_size for file in (tmp_path / "checkpoint").glob("*.distcp"))
+    assert written < (folders["moe"] / "model.safetensors").stat().st_size / 3  # the factors, with moments
+    for load in ("load", "load_resharded"):
+        resumed = policy_of("moe", folders, device, path=None, targets=("attention",))
+        getattr(resumed, load)(tmp_path / "checkpoint")
+        records = [one.update(batch, sspo()) for one in (policy_at(policy, tmp_path), resumed)]
+        assert records[0].loss == records[1].loss and records[0].grad_norm == records[1].grad_norm
+        pairs = zip(policy.weights(), resumed.weights(), strict=True)
+        assert all(torch.equal(one, other) for (_, one), (_, other) in pairs)
+
+
+def policy_at(policy, tmp_path):
+    policy.load(tmp_path / "checkpoint")
+    return policy
+
+
+def test_what_does_not_fit_is_named(folders, device, tmp_path):
+    with pytest.raises(UserError, match=r"lora.targets has 'experts'"):
+        policy_of("dense", folders, device, targets=("experts",))
+    with pytest.raises(UserError, match=r"has r 8, and this run needs 4"):
+        policy_of("moe", folders, device, rank=4)
+    with pytest.raises(UserError, match=r"lora.targets differ in 192 tensors"):
+        policy_of("moe", folders, device, targets=("attention",))
+
+
+def test_every_linear_layer_has_a_target(folders, device):
+    policy = policy_of("moe", folders, device)
+    adapted = {pair.weight.name for pair in factors_of(policy.rows, ("attention", "experts"), 4)}
+    matrices = {row.name for row in policy.rows if len(row.hf_shapes[0]) == 2}
+    assert {name.split(".")[-2] for name in matrices - adapted} == {"word_embeddings", "router", "output_layer"}
