@@ -61,7 +61,7 @@ def outside(*places: str) -> list[Path]:
 @pytest.mark.parametrize(
     ("module", "places"),
     [
-        ("megatron", ("policy", "checkpoint")),
+        ("megatron", ("policy", "checkpoint", "lora")),
         ("nemo_run", ("launch",)),
         ("aiohttp", ("rollout/servers/client.py",)),
         ("trl", ("integrations/trl.py",)),

@@ -9,7 +9,7 @@ Ranks exchange h alone, which is r wide. Experts get their tokens from the dispa
 over expert-tensor ranks; there the gradient of a whole factor is summed instead.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,9 +21,8 @@ from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
 from megatron_sspo.lora.factors import Factors, rows_of_sources
-from megatron_sspo.policy.names import logical_parameters
-from megatron_sspo.policy.weights import shard_of
 from megatron_sspo.weights.gather import GatherPlan
+from megatron_sspo.weights.pieces import Shard
 from megatron_sspo.weights.table import ParameterMap, Read
 
 FACTOR = ".lora_"  # in the names of factors, and in no other
@@ -37,10 +36,22 @@ class Adapters:
         factors: the rows of all adapters of the model.
         scale: α/r.
         read: reads the factors' first values by PEFT's names, or those of a folder.
+        parameters_of: yields (logical name, parameter) of chunks.
+        shard_of: returns which shard of a row this rank holds.
     """
 
-    def __init__(self, chunks: Sequence[Any], factors: Sequence[Factors], *, scale: float, read: Read) -> None:
+    def __init__(
+        self,
+        chunks: Sequence[Any],
+        factors: Sequence[Factors],
+        *,
+        scale: float,
+        read: Read,
+        parameters_of: Callable[[Sequence[Any]], Iterable[tuple[str, torch.nn.Parameter]]],
+        shard_of: Callable[[ParameterMap], Shard],
+    ) -> None:
         self.factors = factors
+        self._shard_of = shard_of
         self._scale = scale
         self._is_on = True
         self._merging: dict[str, _Adapter] = {}
@@ -48,11 +59,11 @@ class Adapters:
         for chunk in chunks:
             owners = {id(p): (m, name) for m in chunk.modules() for name, p in m.named_parameters(recurse=False)}
             of_module: dict[torch.nn.Module, list[_Adapter]] = {}
-            for name, parameter in list(logical_parameters([chunk])):
+            for name, parameter in list(parameters_of([chunk])):
                 parameter.requires_grad_(False)
                 if name in by_name:
                     module, local_name = owners[id(parameter)]
-                    adapter = _Adapter(module, local_name, parameter, by_name[name], chunk.config, read)
+                    adapter = _Adapter(module, local_name, parameter, by_name[name], chunk.config, read, shard_of)
                     of_module.setdefault(module, []).append(adapter)
                     self._merging[name] = adapter
             for module, adapters in of_module.items():
@@ -98,7 +109,7 @@ class Adapters:
             rows += [pair.a, pair.b]
             if adapter := self._merging.get(pair.weight.name):
                 for row, parameter in ((pair.a, adapter.a), (pair.b, adapter.b)):
-                    parameters[row.name], shards[row.name] = parameter, shard_of(row)
+                    parameters[row.name], shards[row.name] = parameter, self._shard_of(row)
         return GatherPlan(rows, parameters, shards)
 
 
@@ -106,7 +117,14 @@ class _Adapter:
     """The two factors of one weight."""
 
     def __init__(
-        self, module: Any, name: str, weight: torch.nn.Parameter, factors: Factors, config: Any, read: Read
+        self,
+        module: Any,
+        name: str,
+        weight: torch.nn.Parameter,
+        factors: Factors,
+        config: Any,
+        read: Read,
+        shard_of: Callable[[ParameterMap], Shard],
     ) -> None:
         self.suffix = name.removeprefix("weight")  # the number of an expert, in a grouped layer
         self.weight = factors.weight
@@ -119,16 +137,17 @@ class _Adapter:
             else parallel_state.get_tensor_model_parallel_group()
         )
         self.is_sequence_parallel = config.sequence_parallel and not self.is_expert
-        self.a, self.b = (self._register(module, weight, row, read) for row in (factors.a, factors.b))
+        self.a, self.b = (
+            self._register(module, weight, row, row.to_megatron(read, *shard_of(row))) for row in (factors.a, factors.b)
+        )
         self.rank = factors.b.hf_shapes[0][1]
         rows = rows_of_sources(factors.weight, *shard_of(factors.weight))
         self._rows = [torch.tensor(indices, dtype=torch.int64, device=weight.device) for indices in rows]
         order = torch.cat(self._rows)
         self._inverse = None if bool((order.diff() > 0).all()) else order.argsort()
 
-    def _register(self, module: Any, weight: Any, row: ParameterMap, read: Read) -> torch.nn.Parameter:
-        value = row.to_megatron(read, *shard_of(row)).to(weight.dtype).to(weight.device)
-        factor: Any = torch.nn.Parameter(value.clone())
+    def _register(self, module: Any, weight: Any, row: ParameterMap, value: torch.Tensor) -> torch.nn.Parameter:
+        factor: Any = torch.nn.Parameter(value.to(weight.device, weight.dtype, copy=True))
         factor.allreduce = getattr(weight, "allreduce", True)  # of experts, over their own data-parallel group
         if row.group != "none":
             factor.tensor_model_parallel, factor.partition_dim, factor.partition_stride = True, row.dim, 1

@@ -21,13 +21,14 @@ from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
+from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
 from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
-from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_plan
+from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_plan, shard_of
 from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels, multiply_experts_at_once
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
@@ -93,7 +94,8 @@ class Policy:
         self._gather_plan = make_gather_plan(chunks, self.rows)
         self.adapters = None
         if run.lora:
-            self.adapters = add_adapters(chunks, self.rows, run.lora, run.seed)
+            layout = {"parameters_of": logical_parameters, "shard_of": shard_of}
+            self.adapters = add_adapters(chunks, self.rows, run.lora, run.seed, **layout)
             self._gather_plan.parameters = self.adapters.merged(self._gather_plan.parameters)
         # the reference policy's weights, kept on the host because they are not used most of the time
         keeps_reference = run.needs_reference and not run.lora
