@@ -199,10 +199,7 @@ def test_a_score_that_is_not_finite_names_the_prompt(value: Any) -> None:
     [
         (lambda: [{"answer": 1.0}], r"returned \[.*\] for 2 responses: it must return a list with a dict for each"),
         (lambda: None, "Own.score returned None for 2 responses: it must return a list"),
-        (
-            lambda: (part for part in ()),
-            "Own.score returned <generator object .* for 2 responses: it must return a list",
-        ),
+        (lambda: (part for part in ()), "returned <generator object .* for 2 responses: it must return a list"),
         (lambda: [1.0, 0.0], r"Own.score gave 1.0 for a response to prompt 'x.jsonl:1': it must give a dict"),
         (lambda: [{}["gold"]], r"test_math_reward.py, line \d+ \(.*\): KeyError: 'gold'"),
     ],
