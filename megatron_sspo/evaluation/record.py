@@ -15,7 +15,7 @@ from megatron_sspo.evaluation.differences import flat
 from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
 from megatron_sspo.evaluation.table import Result
 from megatron_sspo.files.reading import parse_json, read_bytes, read_json
-from megatron_sspo.files.writing import open_to_append, write_atomically, write_rows
+from megatron_sspo.files.writing import write_atomically, write_rows
 from megatron_sspo.processes.console import Display
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.types import Prompt, RolloutGroup
@@ -145,7 +145,7 @@ class AnswerFiles(AnswerStore):
         """Appends groups to their file and flushes it to disk."""
         before, name = self._num_done, self._folder.name
         self.add(kind, groups)
-        with open_to_append(self._path(kind)) as file:
+        with self._path(kind).open("a", encoding="utf-8") as file:
             for group in groups:
                 file.write(json.dumps(self.by_id(kind)[group.prompt.id].to_row()) + "\n")
             file.flush()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.errors import UserError, first_line
-from megatron_sspo.files.reading import open_file
 from megatron_sspo.files.writing import write_atomically
 
 NAME = "manifest.json"
@@ -39,8 +38,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
         UserError: it is missing or damaged.
     """
     try:
-        with open_file(checkpoint / NAME) as file:
-            text = file.read().decode("utf-8")
+        text = (checkpoint / NAME).read_bytes().decode("utf-8")
         content = json.loads(text)
         manifest = Manifest({name: Entry(*entry) for name, entry in content["files"].items()}, content["run"])
         is_as_written = text == _to_text(content["run"], content["files"])

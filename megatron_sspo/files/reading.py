@@ -1,55 +1,20 @@
-"""Reads files from outside: only regular files are opened, and damage is named in one sentence."""
+"""Reads files from outside; damage is named in one sentence."""
 
-import errno
 import json
 import math
-import os
-import stat
 from collections import Counter
-from pathlib import Path, PurePath
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
 from megatron_sspo.errors import UserError, short_repr
 
 _DOWNLOAD = "download or copy it again"
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-
-
-def open_file(path: Path | str) -> BinaryIO:
-    """Opens a regular file for reading; raises what `check_regular_file` raises."""
-    check_regular_file(path)
-    return open(path, "rb")
-
-
-def check_regular_file(path: Path | str) -> None:
-    """Checks that a path is a regular file: a pipe could block its reader, and a device may have no end.
-
-    Raises:
-        OSError: the file does not exist or is not a regular file.
-    """
-    mode = os.stat(path).st_mode
-    for is_kind, name in _KINDS:
-        if is_kind(mode):
-            raise OSError(errno.EINVAL, f"it is {name}, not a regular file", str(path))
-
-
-def is_inside(name: str) -> bool:
-    """Returns whether a relative path that another file contains stays inside the folder that it is relative to."""
-    path = PurePath(name)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
 def read_bytes(path: Path) -> bytes:
-    """Returns the content of a regular file; raises UserError if it cannot be read."""
+    """Returns the content of a file; raises UserError if it cannot be read."""
     try:
-        with open_file(path) as file:
-            return file.read()
+        return path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 

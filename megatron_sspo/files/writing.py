@@ -1,14 +1,14 @@
 """Writes files so that a reader finds the old content or the new, and never a part."""
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.reading import check_regular_file
 
 
 @contextmanager
@@ -16,8 +16,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields the path of a temporary file beside `path`, which takes its place at the end, unless an error is raised.
 
     The name is fixed, so that the next write replaces what a kill has left. It keeps the suffix, from which torch's
-    profiler tells whether to compress. What has this name is removed before: a link would be followed, and a pipe would
-    block the writer.
+    profiler tells whether to compress.
 
     Raises:
         OSError: `path` is there and is not a regular file: a device of the system or a pipe would be lost. An error
@@ -42,8 +41,8 @@ def check_replaceable(path: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    if path.exists():
-        check_regular_file(path)
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
     temporary = path.with_name(f".new-{path.name}")
     temporary.unlink(missing_ok=True)
     return temporary
@@ -64,19 +63,6 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     the reward reads metadata, and the rollouts written here are scored already.
     """
     write_atomically(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
-
-
-def open_to_append(path: Path) -> TextIO:
-    """Opens a text file whose end is written; it is made if it does not exist. A pipe of its name would block a writer.
-
-    Characters that are not text, such as the bytes of a path that are not UTF-8, are written with backslashes.
-
-    Raises:
-        OSError: the file cannot be written, or is not a regular file.
-    """
-    if path.exists():
-        check_regular_file(path)
-    return open(path, "a", encoding="utf-8", errors="backslashreplace")
 
 
 def flush_to_disk(path: Path) -> None:

@@ -14,8 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from megatron_sspo.files.writing import open_to_append
-
 LOG = "log.txt"  # in a run's folder
 
 
@@ -37,7 +35,7 @@ class Display:
         """Appends all later lines and tables to this file as well.
 
         Raises:
-            OSError: it cannot be written, or is not a regular file.
+            OSError: it cannot be written.
         """
         self._log = path
         self._write(f"--- {datetime.now().astimezone().isoformat(timespec='seconds')}")
@@ -90,7 +88,7 @@ class Display:
 
     def _write(self, line: str) -> None:
         if self._log is not None:
-            with open_to_append(self._log) as file:
+            with self._log.open("a", encoding="utf-8", errors="backslashreplace") as file:  # a path may not be UTF-8
                 file.write(f"{line}\n")
 
 

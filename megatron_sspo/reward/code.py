@@ -6,11 +6,11 @@ import sys
 import textwrap
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import packages_distributions
-from typing import Any
+from typing import Any, TypeVar
 
 from megatron_sspo.config.kinds import Amount
 from megatron_sspo.errors import UserError
@@ -35,34 +35,7 @@ _CHECK_WORDS = frozenset({"test", "tests", "testcase", "testcases", "unittest", 
 _CHECK_WORDS |= {"asserts", "assertions", "input", "inputs", "output", "outputs"}
 
 Checks = tuple[tuple[str, ...], tuple[Case, ...]]
-
-
-def reward(
-    concurrency: Amount = 0,
-    limits: Mapping[str, Any] | None = None,
-    url: str = "",
-    python: str = "",
-    packages: Sequence[str] = (),
-    cgroup: str = "",
-    rows_tried: Amount = 200,
-) -> "CodeReward":
-    """Builds the reward. It requires a sandbox that passes its probe.
-
-    Args:
-        concurrency: the number of sandboxes at a time; 0 takes the number of cores that this process may use.
-        limits: the limits of each program: fields of `sspo_sandbox.Limits`, such as
-            {"wall_seconds": 5.0}.
-        url: the address of a sandbox on another machine; it replaces the one on this machine.
-        python, packages, cgroup: see `sspo_sandbox.Sandbox`.
-        rows_tried: the number of rows, the first ones, whose tests are tried at the start of a run with programs that
-            do nothing.
-
-    Raises:
-        UserError: an option of the sandbox is invalid, or it cannot be made or reached, or fails its probe.
-    """
-    with sandbox_errors():
-        runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
-        return CodeReward(SandboxPool(runner, concurrency or num_cores(), mark_progress), rows_tried)
+Judge = TypeVar("Judge", bound="CodeReward")
 
 
 def check_values(**options: Any) -> None:
@@ -324,3 +297,39 @@ def _reason(program: str | None, reasons: Mapping[tuple[str, Checks], str], chec
     if program is None:
         return "no_program"
     return "too_long" if len(program) > _LONGEST else reasons[program, checks]
+
+
+def reward_of(kind: type[Judge]) -> Callable[..., Judge]:
+    """Returns the function that builds a reward of this kind."""
+
+    def reward(
+        concurrency: Amount = 0,
+        limits: Mapping[str, Any] | None = None,
+        url: str = "",
+        python: str = "",
+        packages: Sequence[str] = (),
+        cgroup: str = "",
+        rows_tried: Amount = 200,
+    ) -> Judge:
+        """Builds the reward. It requires a sandbox that passes its probe.
+
+        Args:
+            concurrency: the number of sandboxes at a time; 0 takes the number of cores that this process may use.
+            limits: the limits of each program: fields of `sspo_sandbox.Limits`, such as
+                {"wall_seconds": 5.0}.
+            url: the address of a sandbox on another machine; it replaces the one on this machine.
+            python, packages, cgroup: see `sspo_sandbox.Sandbox`.
+            rows_tried: the number of rows, the first ones, whose tests are tried at the start of a run with programs
+                that do nothing.
+
+        Raises:
+            UserError: an option of the sandbox is invalid, or it cannot be made or reached, or fails its probe.
+        """
+        with sandbox_errors():
+            runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
+            return kind(SandboxPool(runner, concurrency or num_cores(), mark_progress), rows_tried)
+
+    return reward
+
+
+reward = reward_of(CodeReward)

@@ -1,10 +1,8 @@
 """Rewards solutions from episodes in an environment (`environment/codeact.py`): r = r_answer + r_format."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from megatron_sspo.config.kinds import Amount
 from megatron_sspo.reward import code
 from megatron_sspo.reward.format import extract_answer, format_reward
 from megatron_sspo.types import Prompt
@@ -17,24 +15,7 @@ _TAG = "solution"
 _PRINTOUT = re.compile(r"\n|#|(?<![0-9.,])0[0-9]|[0-9]\.[0-9]+\.[0-9]")
 
 
-def reward(
-    concurrency: Amount = 0,
-    limits: Mapping[str, Any] | None = None,
-    url: str = "",
-    python: str = "",
-    packages: Sequence[str] = (),
-    cgroup: str = "",
-    rows_tried: Amount = 200,
-) -> "CodeActReward":
-    """Builds the reward. Its options and errors are those of `reward/code.py`."""
-    return CodeActReward(code.reward(concurrency, limits, url, python, packages, cgroup, rows_tried))
-
-
-check_prompt = code.check_prompt
-check_values = code.check_values
-
-
-class CodeActReward:
+class CodeActReward(code.CodeReward):
     """{"answer": I[the solution is right], "format": r_format}, both of the last turn.
 
     The solution is the text between `<solution>` and `</solution>`; the last such pair counts. If the prompt's row has
@@ -42,13 +23,7 @@ class CodeActReward:
     Otherwise the solution has to equal `answer`. `compare` compares numbers, lists of numbers, yes and no. Any other
     text has to be identical, up to white space at its ends and a final full stop.
     r_format is the paper's, with `<solution>` in place of `<answer>`.
-
-    Args:
-        programs: the reward that judges programs and counts the reasons.
     """
-
-    def __init__(self, programs: code.CodeReward) -> None:
-        self._programs = programs
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
         """Returns a dictionary for each pair of prompt and last turn, in order.
@@ -59,12 +34,12 @@ class CodeActReward:
         solutions = [extract_answer(response, _TAG) for response in responses]
         pairs = list(zip(prompts, solutions, strict=True))
         programs = [number for number, pair in enumerate(pairs) if _is_program(*pair)]
-        checks = {prompt.id: self._programs.read(prompt) for prompt in prompts}
+        checks = {prompt.id: self.read(prompt) for prompt in prompts}
         attempts = [(_extract_program(pairs[number][1]), checks[pairs[number][0].id]) for number in programs]
-        reasons = dict(zip(programs, self._programs.judge(attempts), strict=True))
+        reasons = dict(zip(programs, self.judge(attempts), strict=True))
         for number, (prompt, solution) in enumerate(pairs):
             if number not in reasons:
-                reasons[number] = self._programs.count(_compare_solution(prompt.answer, solution))
+                reasons[number] = self.count(_compare_solution(prompt.answer, solution))
         return [
             {
                 "answer": float(reasons[number] == "passed"),
@@ -72,18 +47,6 @@ class CodeActReward:
             }
             for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
         ]
-
-    def remarks(self, prompts: Sequence[Prompt]) -> Iterator[str]:
-        """Yields the remarks of `CodeReward.remarks`."""
-        return self._programs.remarks(prompts)
-
-    def metrics(self) -> dict[str, float]:
-        """Returns the metrics of `CodeReward.metrics`, with "no_solution" among the reasons."""
-        return self._programs.metrics()
-
-    def close(self) -> None:
-        """Ends the sandboxes."""
-        self._programs.close()
 
 
 def _is_program(prompt: Prompt, solution: str | None) -> bool:
@@ -120,3 +83,6 @@ def _holds_numbers(text: str) -> bool:
 
 def _normalize(text: str) -> str:
     return text.strip().removesuffix(".").rstrip()
+
+
+reward = code.reward_of(CodeActReward)  # in whose module are the checks of rows and options

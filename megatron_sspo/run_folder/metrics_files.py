@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
-from megatron_sspo.files.reading import open_file
-from megatron_sspo.files.writing import open_to_append, write_atomically
+from megatron_sspo.files.writing import write_atomically
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Tracking
@@ -40,7 +39,7 @@ class MetricsWriter:
             UserError: the file cannot be written.
         """
         path = self.folder / file_name
-        with os_errors_as_user_errors(path), open_to_append(path) as file:
+        with os_errors_as_user_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -78,8 +77,8 @@ def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
     if not path.exists():
         raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
     rows = []
-    with os_errors_as_user_errors(), open_file(path) as file:
-        lines = file.read().splitlines(keepends=True)
+    with os_errors_as_user_errors():
+        lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         if may_be_cut and not line.endswith(b"\n"):
             continue

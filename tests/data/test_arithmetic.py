@@ -16,22 +16,11 @@ def scores(rows) -> list[dict[str, float]]:
     return judge.score(prompts, [row.demonstration for row in rows])
 
 
-def test_questions_and_answers() -> None:
-    for row in arithmetic.rows(200, seed=1, max_operand=999):
-        a, b = row.metadata["a"], row.metadata["b"]
-        assert 0 <= a <= 999 and 0 <= b <= 999
-        assert (row.question, row.answer) == (f"{a}+{b}=", str(a + b))
-
-
 def test_rows_are_stable_between_versions() -> None:
     """Checks rows on which all reported held-out results depend."""
     assert [row.question for row in arithmetic.rows(4, seed=0)] == ["63+11=", "68+90=", "42+42=", "83+76="]
-    assert [row.question for row in arithmetic.rows(4, seed=0, split="held_out")] == [
-        "6+63=",
-        "78+8=",
-        "82+68=",
-        "24+7=",
-    ]
+    held_out = arithmetic.rows(4, seed=0, split="held_out")
+    assert [row.question for row in held_out] == ["6+63=", "78+8=", "82+68=", "24+7="]
 
 
 def test_splits_are_disjoint_for_every_seed_and_cover_every_pair() -> None:
@@ -53,26 +42,16 @@ def test_pairs_are_drawn_without_replacement(split, max_operand, size) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "right", "slipped"),
     [
-        (12, 34, "<think>2+4=6 1+3=4</think> <answer>46</answer>", "<think>2+4=6 1+3=3</think> <answer>36</answer>"),
-        (
-            17,
-            25,
-            "<think>7+5=12 1+2+1=4</think> <answer>42</answer>",
-            "<think>7+5=12 1+2=3</think> <answer>32</answer>",
-        ),
-        (
-            97,
-            5,
-            "<think>7+5=12 9+0+1=10</think> <answer>102</answer>",
-            "<think>7+5=12 9+0=9</think> <answer>92</answer>",
-        ),
-        (5, 7, "<think>5+7=12</think> <answer>12</answer>", "<think>5+7=12</think> <answer>2</answer>"),
-        (0, 0, "<think>0+0=0</think> <answer>0</answer>", "<think>0+0=1</think> <answer>1</answer>"),
+        (12, 34, ("2+4=6 1+3=4", 46), ("2+4=6 1+3=3", 36)),
+        (17, 25, ("7+5=12 1+2+1=4", 42), ("7+5=12 1+2=3", 32)),
+        (97, 5, ("7+5=12 9+0+1=10", 102), ("7+5=12 9+0=9", 92)),
+        (5, 7, ("5+7=12", 12), ("5+7=12", 2)),
+        (0, 0, ("0+0=0", 0), ("0+0=1", 1)),
     ],
 )
-def test_demonstration(a, b, right, slipped) -> None:
-    assert arithmetic.demonstrate(a, b) == right
-    assert arithmetic.demonstrate(a, b, slip=True) == slipped
+def test_a_sum_is_worked_out(a, b, right, slipped) -> None:
+    assert arithmetic.work_out(a, b) == right
+    assert arithmetic.work_out(a, b, slip=True) == slipped
 
 
 def test_demonstrations_earn_the_full_reward() -> None:
@@ -85,5 +64,6 @@ def test_wrong_demonstrations_keep_the_format(fraction) -> None:
     found = scores(rows)
     assert sum(s["answer"] == 0 for s in found) == 2000 * fraction
     assert all(s["format"] == 1 for s in found)
+    assert all(row.question == "{}+{}=".format(*pair) for row, pair in zip(rows, pairs(rows), strict=True))
     assert all(row.answer == str(sum(pair)) for row, pair in zip(rows, pairs(rows), strict=True))
     assert all(int(extract_answer(row.demonstration) or "-1") >= 0 for row in rows)

@@ -43,6 +43,7 @@ def stream(rows: list[Row], template: str = "chat", chat_template: str = CHAT_TE
     )
 
 
+HUMAN_EVAL = "def check(g):\n  assert g(1)"
 CASES = [{"stdin": "1\n2", "stdout": "3"}, {"stdin": "4", "stdout": "4"}]
 LISTS = {"inputs": ["1\n2", "4"], "outputs": ["3", "4"]}
 PAIRS = [{"input": case["stdin"], "output": case["stdout"], "testtype": "stdin"} for case in CASES]
@@ -55,10 +56,7 @@ PAIRS = [{"input": case["stdin"], "output": case["stdout"], "testtype": "stdin"}
         ({"test_list": ["assert f(1)", "assert f(2)"]}, {"tests": ["assert f(1)", "assert f(2)"]}),
         ({"test_list": ["assert f(1)"], "test_setup_code": "import math"}, {"tests": ["import math\nassert f(1)"]}),
         ({"test_list": ["assert f(1)"], "test_imports": ["import math"]}, {"tests": ["import math\nassert f(1)"]}),
-        (
-            {"test": "def check(g):\n  assert g(1)", "entry_point": "f"},
-            {"tests": ["def check(g):\n  assert g(1)\ncheck(f)"]},
-        ),
+        ({"test": HUMAN_EVAL, "entry_point": "f"}, {"tests": [f"{HUMAN_EVAL}\ncheck(f)"]}),
         ({"input_output": json.dumps(LISTS)}, {"cases": CASES}),
         ({"input_output": LISTS | {"inputs": [["1", "2"], "4"]}}, {"cases": CASES}),
         ({"public_test_cases": json.dumps(PAIRS[:1]), "private_test_cases": PAIRS[1:]}, {"cases": CASES}),
@@ -160,29 +158,22 @@ def test_arguments_as_json_are_not_encoded_twice(tmp_path, arguments, expected) 
     assert expected in render(row, char_tokenizer(TOOL_TEMPLATE), "chat")[1]
 
 
-def test_calls_that_are_not_rendered_are_refused(tmp_path) -> None:
+ONLY_WITHOUT_CONTENT = "{% for m in messages %}{{ m.tool_calls if m.content is none else m.content }}{% endfor %}"
+
+
+def test_tools_and_calls_that_are_not_rendered_are_refused(tmp_path) -> None:
     """Some templates, as those of DeepSeek's distilled models, write calls only where the content is null."""
-    template = "{% for m in messages %}{{ m.tool_calls if m.content is none else m.content }}{% endfor %}"
-    (row,) = read(tmp_path, {"question": calls({"a": 1}), "answer": "1"})
-    with pytest.raises(UserError, match=r"chat template leaves out of x.jsonl:1 the tool 'add', or its calls"):
-        render(row, char_tokenizer(template), "chat")
-
-
-@pytest.mark.parametrize(
-    ("template", "chat_template", "tools", "message"),
-    [
-        ("chat", CHAT_TEMPLATE, [ADD], "chat template leaves out of x.jsonl:1 the tool 'add'"),
-        ("{question}", None, [ADD], "x.jsonl:1 has tools, which a format string cannot render"),
-        ("chat", TOOL_TEMPLATE, json.dumps([ADD]), ""),
-    ],
-)
-def test_tools_that_are_not_rendered_are_refused(tmp_path, template, chat_template, tools, message) -> None:
-    record = {"question": "1?", "answer": "1", "tools": tools}
-    if not message:
-        assert '"add"' in render(read(tmp_path, record)[0], char_tokenizer(chat_template), template)[1]
-        return
-    with pytest.raises(UserError, match=message):
-        render(read(tmp_path, record)[0], char_tokenizer(chat_template), template)
+    left_out = "chat template leaves out of x.jsonl:1 the tool 'add'"
+    for template, chat_template, changed, message in (
+        ("chat", CHAT_TEMPLATE, {"tools": [ADD]}, left_out),
+        ("chat", ONLY_WITHOUT_CONTENT, {"question": calls({"a": 1})}, f"{left_out}, or its calls"),
+        ("{question}", None, {"tools": [ADD]}, "x.jsonl:1 has tools, which a format string cannot render"),
+    ):
+        (row,) = read(tmp_path, {"question": "1?", "answer": "1", **changed})
+        with pytest.raises(UserError, match=message):
+            render(row, char_tokenizer(chat_template), template)
+    (row,) = read(tmp_path, {"question": "1?", "answer": "1", "tools": json.dumps([ADD])})
+    assert '"add"' in render(row, char_tokenizer(TOOL_TEMPLATE), "chat")[1]
 
 
 def test_a_line_for_each_set_says_what_its_columns_became(tmp_path) -> None:

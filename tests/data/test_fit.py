@@ -17,9 +17,6 @@ SIZES = {"max_position_embeddings": 4, "vocab_size": 10}
     ],
 )
 def test_a_prompt_that_does_not_fit_is_named(tokens: tuple[int, ...], message: str) -> None:
+    check_prompts_fit([Prompt(id="b", tokens=(1, 2, 9), answer="")], SIZES)  # which leaves room for one token
     with pytest.raises(UserError, match=message):
         check_prompts_fit([Prompt(id="a", tokens=tokens, answer="")], SIZES)
-
-
-def test_a_prompt_that_leaves_room_for_one_token_fits() -> None:
-    check_prompts_fit([Prompt(id="a", tokens=(1, 2, 9), answer="")], SIZES)

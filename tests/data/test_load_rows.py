@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from megatron_sspo.config.resolve import short_names
 from megatron_sspo.data.open import load_rows
 from megatron_sspo.data.row import Row
 from megatron_sspo.errors import UserError
@@ -46,24 +45,14 @@ def test_rows_of_a_source_of_ones_own_that_are_none(number: int) -> None:
     assert "test_load_rows.py:made'" in str(caught.value) and MADE[number][1] in str(caught.value), str(caught.value)
 
 
-def test_the_short_names_are_the_sources() -> None:
-    forms = {"arithmetic", "huggingface", "jsonl", "mixture", "parquet", "reasoning_gym", "verifiers"}
-    named = {"aime24", "aime25", "codeact", "dapo_math", "deepmath_103k", "gsm8k", "math_500"}
-    assert set(short_names("data/sources", "rows")) == forms | named
-
-
 @pytest.mark.parametrize(
     ("source", "options", "parts"),
     [
         ("missing.jsonl", {}, ["missing.jsonl", "No such file"]),
-        ("missing.parquet", {}, ["missing.parquet", "No such file"]),
         ("nowhere", {}, ["'nowhere'", "arithmetic", "huggingface, jsonl"]),
         ("some-owner/set", {}, ["'some-owner/set' is neither", "set source to 'huggingface' and its option name"]),
         ("/data/some-set.csv", {}, ["'/data/some-set.csv' is neither", "ends in .jsonl or .parquet", "convert a file"]),
         ("arithmetic", {"sise": 3}, ["no option sise", "size, seed, split, max_operand, wrong_fraction"]),
-        ("arithmetic", {}, ["needs the option size"]),
-        ("arithmetic", {"size": 1, "split": "test"}, ["split", "'held_out'"]),
-        ("missing.jsonl", {"fields": "q"}, ["no option fields", "question, answer"]),
         ("tests.data.test_load_rows:my_rows", {"seed": 4}, ["test_load_rows:my_rows'", "no option seed", "size"]),
         ("verifiers", {"environment": {"taskset": "gsm8k"}}, ["environment of verifiers cannot be opened"]),
     ],

@@ -37,22 +37,19 @@ def test_jsonl(tmp_path) -> None:
     ]
 
 
-def test_messages_keep_what_else_a_chat_template_may_read(tmp_path) -> None:
-    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
-    given = [*MESSAGES, call, {"role": "tool", "content": "2", "name": None}]
-    (row,) = jsonl.rows(write_jsonl(tmp_path / "x.jsonl", {"question": given, "answer": "2"}))
-    assert row.question == [*MESSAGES, call, {"role": "tool", "content": "2"}]
-
-
 def test_messages_in_other_forms_of_openai(tmp_path) -> None:
     call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?"}]},
         {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "content": "2"},
+        {"role": "tool", "content": "2", "tool_call_id": "1", "name": None},
     ]
     (row,) = jsonl.rows(write_jsonl(tmp_path / "x.jsonl", {"question": messages, "answer": "2"}))
-    assert [message["content"] for message in row.question] == ["1+1?", "", "2"]
+    assert row.question == [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "2", "tool_call_id": "1"},
+    ]
 
 
 def test_jsonl_with_renamed_and_nested_fields_and_a_mark(tmp_path) -> None:
@@ -69,7 +66,6 @@ MALFORMED = [
     ({"question": "1+1?"}, {}, "x.jsonl, line 2, field 'answer': ", "option answer"),
     ({"question": "1+1?", "answer": None}, {}, "x.jsonl, line 2, field 'answer': ", "None"),
     ({"question": "1+1?", "answer": " "}, {}, "x.jsonl, line 2, field 'answer': ", "not empty"),
-    ({"question": "1+1?", "answer": ["2"]}, {}, "x.jsonl, line 2, field 'answer': ", "['2']"),
     (b'{"question": "1+1?", "answer": NaN}', {}, "x.jsonl, line 2, field 'answer': ", "nan"),
     (GOOD, {"answer_after": "####"}, "x.jsonl, line 2, field 'answer': ", "'####'"),
     ({**GOOD, "answer": "2 ####"}, {"answer_after": "####"}, "x.jsonl, line 2, field 'answer': ", "'####'"),
@@ -77,7 +73,6 @@ MALFORMED = [
     ({**GOOD, "solution": None}, {"demonstration": "solution"}, "row 'x.jsonl:2': ", "demonstration is None"),
     ({"question": " \n", "answer": "2"}, {}, "row 'x.jsonl:2': ", "empty"),
     ({"question": None, "answer": "2"}, {}, "row 'x.jsonl:2': ", "must be text or a list of chat messages"),
-    ({"question": [], "answer": "2"}, {}, "row 'x.jsonl:2': ", "empty"),
     ({"question": ["hi"], "answer": "2"}, {}, "row 'x.jsonl:2': ", "message 1"),
     ({"question": [*MESSAGES, {"role": "user"}], "answer": "2"}, {}, "row 'x.jsonl:2': ", "message 3"),
     ({"question": MESSAGES[:1], "answer": "2"}, {}, "row 'x.jsonl:2': ", "no message but the system's"),
@@ -158,20 +153,9 @@ def test_reasoning_gym_is_reproducible_by_seed() -> None:
     assert all(row.question and row.answer and "difficulty" in row.metadata for row in first)
 
 
-@pytest.mark.parametrize(("task", "options"), [("chain_sums", {}), ("chain_sum", {"terms": 2})])
-def test_reasoning_gym_names_an_unknown_task_or_option(task, options) -> None:
-    with pytest.raises(UserError, match=r"chain_sums|terms"):
-        load_rows("reasoning_gym", {"task": task, "size": 2, **options})
-
-
 @pytest.mark.parametrize(
     ("record", "options", "metadata"),
     [
-        (
-            {"q": "1?", "info": {"gold": 1, "tests": ["t"]}},
-            {"question": "q", "answer": "info.gold"},
-            {"info": {"tests": ["t"]}},
-        ),
         (
             {"q": "1?", "a": {"b": {"c": 1, "d": 2}, "e": 3}},
             {"question": "q", "answer": "a.b.c"},

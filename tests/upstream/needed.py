@@ -135,35 +135,3 @@ TRANSFORMER_ENGINE: dict[str, Names] = {
 }
 
 NEEDED = {"megatron-core": MEGATRON, "transformer-engine": TRANSFORMER_ENGINE}
-
-# Strings that this package passes, or that recipes and docs/ name: package -> file -> name -> the strings that stand in
-# its definition, as a `Literal`, a default or in a comparison.
-ACCEPTED: dict[str, dict[str, Names]] = {
-    "megatron-core": {
-        "megatron/core/transformer/transformer_config.py": {
-            "TransformerConfig.moe_token_dispatcher_type": ("alltoall", "allgather"),
-            "TransformerConfig.moe_router_dtype": ("fp32", "fp64"),
-            "TransformerConfig.recompute_granularity": ("full", "selective"),
-            "TransformerConfig.recompute_method": ("uniform", "block"),
-            "TransformerConfig.__post_init__": ("none", "aux_loss"),  # of moe_router_load_balancing_type
-        },
-        "megatron/core/optimizer/distrib_optimizer.py": {
-            "DistributedOptimizer.checkpoint_fully_reshardable_formats": ("fully_reshardable",),
-            "DistributedOptimizer.sharded_state_dict": ("fully_reshardable",),
-        },
-        "megatron/core/optimizer_param_scheduler.py": {
-            "OptimizerParamScheduler.get_lr": ("constant", "cosine", "linear"),
-            "OptimizerParamScheduler.get_wd": ("constant",),
-        },
-        "megatron/core/extensions/transformer_engine.py": {"TEDotProductAttention.forward": ("thd",)},
-    },
-    "transformer-engine": {
-        "transformer_engine/pytorch/attention/dot_product_attention/dot_product_attention.py": {
-            "DotProductAttention.forward": ("thd", "padding_causal"),
-        },
-        "transformer_engine/pytorch/cpp_extensions/fused_attn.py": {
-            "AttnMaskType": ("padding_causal", "padding_causal_bottom_right"),
-        },
-        "transformer_engine/pytorch/attention/rope.py": {"apply_rotary_pos_emb": ("thd",)},
-    },
-}

@@ -7,7 +7,7 @@ from packaging.version import Version
 
 from megatron_sspo.policy.with_cuda.installed import OLDEST_TRANSFORMER_ENGINE
 from tests.upstream.collect import FACTS
-from tests.upstream.needed import ACCEPTED, NEEDED
+from tests.upstream.needed import NEEDED
 
 RELEASES = json.loads(FACTS.read_text())
 
@@ -28,6 +28,3 @@ def test_a_release_has_what_is_needed(package, release):
             found = facts[f"{path}:{name}"]
             assert found is not None, f"{package} {release} has no {name} in {path}"
             assert set(arguments) <= set(found), name
-    for path, accepted in ACCEPTED[package].items():
-        for name, values in accepted.items():
-            assert facts[f"{path}:{name} accepts"] == list(values), name

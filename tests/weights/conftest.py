@@ -1,3 +1,6 @@
+import resource
+import signal
+
 import pytest
 
 from megatron_sspo.weights.conversion import convert as convert_module
@@ -28,3 +31,14 @@ def small_blocks(monkeypatch):
     """Makes all sizes by which tensors and files are cut so small that everything is cut."""
     monkeypatch.setattr(convert_module, "FILE_BYTES", 20_000)
     monkeypatch.setattr(model_folder, "PIECE_BYTES", 700)
+
+
+@pytest.fixture
+def small_files():
+    """A limit on the size of a file, which a process meets as it meets a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)

@@ -1,8 +1,6 @@
 """A conversion that is stopped leaves nothing that looks finished, and the same command starts again."""
 
 import os
-import resource
-import signal
 import time
 
 import pytest
@@ -14,17 +12,6 @@ from megatron_sspo.weights.formats.model_folder import ModelFolder
 from tests.forking import Python
 
 KINDS = pytest.mark.parametrize("source", [0, 1], ids=["hf", "megatron"])
-
-
-@pytest.fixture
-def small_files():
-    """A limit on the size of a file, which a process meets as it meets a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
 
 
 @KINDS
