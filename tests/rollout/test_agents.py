@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from megatron_sspo.types import Sampling
 from packages.agents.tests.endpoints import post, say, user
 from tests.rollout import tiny_models
 from tests.rollout.talking_models import agents, build, prompt, tokenizer
+
+RECIPE = Path(__file__).parents[2] / "examples" / "tiny_moe.py"
 
 
 @pytest.fixture(scope="module")
@@ -270,4 +273,4 @@ def test_answers_of_a_prescribed_form_need_another_engine(generate) -> None:
     assert [rollout.reward for rollout in group.rollouts] == [1.0, 1.0]
     settings = ["rollouts.agent=x:y", "rollouts.endpoint.forced_turns=observe"]
     with pytest.raises(UserError, match="samples no answers of a given form"):
-        load_recipe("examples/tiny_moe.py", settings)
+        load_recipe(str(RECIPE), settings)
