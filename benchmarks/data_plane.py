@@ -36,8 +36,7 @@ from megatron_sspo.batching.routes import RouterShape, pack_routes
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.processes import agree
-from megatron_sspo.rollout.requests.format import RequestFormat
-from megatron_sspo.rollout.servers.weight_versions import version_name
+from megatron_sspo.rollout.requests.format import RequestFormat, version_name
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 GROUP, PROMPT, VOCABULARY = 16, 256, 151_936
@@ -141,7 +140,7 @@ def in_one_process(sequences: int, length: int, folder: Path) -> list[tuple[str,
     """Returns rows of (what, tuples, arrays)."""
     given, total = answers(sequences, length), sequences * length
     format = RequestFormat.__new__(RequestFormat)  # without a model's folder: only answers are parsed
-    format._run, format._routes, format._vocab_size = "run", False, VOCABULARY
+    format._run, format._routes = "run", False
 
     def array_rollout(answer: dict[str, Any]) -> Rollout:
         part = format.parse(answer, PROMPT)

@@ -13,20 +13,25 @@ from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
-from megatron_sspo.evaluation.differences import find_differences
 from megatron_sspo.evaluation.evaluate import SetEvaluation
 from megatron_sspo.evaluation.model import fingerprint, open_model
+from megatron_sspo.evaluation.parts import open_held_out_parts
 from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord, read_result
 from megatron_sspo.evaluation.sets import (
     check_held_out,
     held_out_streams,
-    open_environments,
-    open_rewards,
     sampling_of,
     sets_of,
     settings_of,
 )
-from megatron_sspo.evaluation.table import Result, format_metrics, left_out, markdown, paper_table
+from megatron_sspo.evaluation.table import (
+    Result,
+    find_differences,
+    format_metrics,
+    left_out,
+    markdown,
+    paper_table,
+)
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.paper import HELD_OUT
 from megatron_sspo.processes.console import Display
@@ -150,7 +155,7 @@ def _generate_answers(
     check_content(folder)
     with ExitStack() as stack:
         stack.callback(display.end)
-        rewards, environments = open_rewards(run, stack), open_environments(run, stack)
+        parts = stack.enter_context(open_held_out_parts(run))
         engine = open_engine(run, folder.config_folder, record.folder)
         stack.callback(engine.close)
 
@@ -159,17 +164,17 @@ def _generate_answers(
 
         sync()
         for name, held_out in sets_of(run).items():
-            started, store = time.monotonic(), stores[name]
+            started, store, (reward, environment) = time.monotonic(), stores[name], parts[name]
             store.start_progress(display)
             evaluation = SetEvaluation(
                 engine,
-                rewards[name],
+                reward,
                 streams[name].prompts,
                 sampling_of(run, held_out),
                 store=store,
                 samples=store.samples,
                 seed=run.seed,
-                environment=environments[name],
+                environment=environment,
             )
             metrics = evaluation.compute_metrics(sync)
             store.sort()

@@ -11,9 +11,8 @@ from typing import Any
 from megatron_sspo.data.stream import PromptStream, digest_of
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.evaluation.answers import Answers
-from megatron_sspo.evaluation.differences import flat
 from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
-from megatron_sspo.evaluation.table import Result
+from megatron_sspo.evaluation.table import Result, flat
 from megatron_sspo.files.reading import parse_json, read_bytes, read_json
 from megatron_sspo.files.writing import write_atomically, write_rows
 from megatron_sspo.processes.console import Display

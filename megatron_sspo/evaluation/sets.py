@@ -2,19 +2,17 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
 from megatron_sspo.config.resolve import check_plugin
-from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
-from megatron_sspo.reward.protocol import Reward, check_prompts, open_reward
-from megatron_sspo.rollout.engine import Episodes
-from megatron_sspo.rollout.open_episodes import check_episodes, open_episodes
-from megatron_sspo.run import HeldOut, Prompts, Rollouts, Run
+from megatron_sspo.reward.protocol import check_prompts
+from megatron_sspo.rollout.open_episodes import check_episodes
+from megatron_sspo.run import HeldOut, Rollouts, Run
 from megatron_sspo.types import Sampling
 
 
@@ -52,50 +50,18 @@ def check_held_out(run: Run, streams: Mapping[str, PromptStream], tokenizer: Any
         UserError: a plug-in is missing, lacks an option, or does not fit prompts, template or tokenizer.
     """
     for set_name, held_out in sets_of(run).items():
-        name, options = _reward_of(run, held_out)
+        name, options = reward_of(run, held_out)
         reward = check_plugin("reward", name, options)
         if not run.rollouts.agent:  # which may reward its episodes itself, by rows without a gold answer
             with _naming(set_name):
                 check_prompts(reward, streams[set_name].prompts, options)
-        rollouts = _rollouts_of(run, held_out)
+        rollouts = rollouts_of(run, held_out)
         check_episodes(rollouts, tokenizer)
         if rollouts.environment and held_out.prompts.template != "chat":
             raise UserError(
                 f"the evaluation set {set_name} has the environment {rollouts.environment!r} and the template "
                 f"{held_out.prompts.template!r}: observations are messages of a chat, so set its template to 'chat'"
             )
-
-
-def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dict[str, Reward]:
-    """Opens the reward of each set. Sets with the same reward and options share one instance.
-
-    Args:
-        stack: the exit stack that closes the rewards.
-        first: the run's own reward, already open; sets with the same reward and options share it.
-    """
-    opened: dict[str, Reward] = {} if first is None else {_key(run.reward, run.reward_options): first}
-    found: dict[str, Reward] = {}
-    for set_name, held_out in sets_of(run).items():
-        name, options = _reward_of(run, held_out)
-        key = _key(name, options)
-        if key not in opened:
-            opened[key] = open_reward(name, options)
-            stack.callback(call_user_code, opened[key].close, "the reward's close")
-        found[set_name] = opened[key]
-    return found
-
-
-def open_environments(run: Run, stack: ExitStack, first: Episodes | None = None) -> dict[str, Episodes | None]:
-    """Opens the environment or agent of each set; None for a set with single turns. Arguments: see `open_rewards`."""
-    opened: dict[str, Episodes | None] = {} if first is None else {_environment_key(run.rollouts, run.prompts): first}
-    found: dict[str, Episodes | None] = {}
-    for name, held_out in sets_of(run).items():
-        rollouts = _rollouts_of(run, held_out)
-        key = _environment_key(rollouts, held_out.prompts)
-        if key not in opened:
-            opened[key] = stack.enter_context(open_episodes(rollouts, max_prompt_tokens=held_out.prompts.max_tokens))
-        found[name] = opened[key]
-    return found
 
 
 def sampling_of(run: Run, held_out: HeldOut) -> Sampling:
@@ -106,8 +72,8 @@ def sampling_of(run: Run, held_out: HeldOut) -> Sampling:
 
 def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
     """Returns everything that answers and rewards depend on, besides model and prompts, as JSON values."""
-    name, options = _reward_of(run, held_out)
-    sampling, rollouts = sampling_of(run, held_out), _rollouts_of(run, held_out)
+    name, options = reward_of(run, held_out)
+    sampling, rollouts = sampling_of(run, held_out), rollouts_of(run, held_out)
     found = {
         "engine": run.rollouts.engine,
         "reward": name,
@@ -133,25 +99,16 @@ def settings_of(run: Run, held_out: HeldOut) -> dict[str, Any]:
     return json.loads(json.dumps(found, default=str))
 
 
-def _reward_of(run: Run, held_out: HeldOut) -> tuple[str, Mapping[str, Any]]:
+def reward_of(run: Run, held_out: HeldOut) -> tuple[str, Mapping[str, Any]]:
+    """Returns the name and the options of a set's reward, by default the run's."""
     name = held_out.reward or run.reward
     return name, held_out.reward_options or (run.reward_options if name == run.reward else {})
 
 
-def _rollouts_of(run: Run, held_out: HeldOut) -> Rollouts:
+def rollouts_of(run: Run, held_out: HeldOut) -> Rollouts:
     """Returns the run's rollout options with the set's environment, which takes the place of the run's agent."""
     own = run.rollouts
     name = own.environment if held_out.environment is None else held_out.environment
     options = held_out.environment_options or (own.environment_options if name == own.environment else {})
     agent = {} if held_out.environment is None else {"agent": "", "agent_options": {}}
     return replace(own, environment=name, environment_options=options, **agent)
-
-
-def _environment_key(rollouts: Rollouts, prompts: Prompts) -> str:
-    if rollouts.agent:  # an agent is opened with the limit on a prompt's tokens
-        return _key(rollouts.agent, {"options": rollouts.agent_options, "max_tokens": prompts.max_tokens})
-    return _key(rollouts.environment, rollouts.environment_options)
-
-
-def _key(name: str, options: Mapping[str, Any]) -> str:
-    return json.dumps([name, dict(options)], sort_keys=True, default=str)

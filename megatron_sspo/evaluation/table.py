@@ -8,6 +8,8 @@ from typing import Any
 from megatron_sspo.errors import escape_unprintable
 
 MEASURE = re.compile(r"pass@1|avg@\d+|pass@\d+")
+_FREE = ("engine", "seed", "samples", "dropped")  # evaluations that differ in these alone are still comparable
+_SAMPLED = ("sampling.temperature", "sampling.top_p")  # greedy answers do not depend on these
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,30 @@ def paper_table(results: Sequence[Result], *, unlike: Sequence[Result] = ()) -> 
                 gain = "–" if is_unlike else _gain(results[0], result, names, measure)
                 rows.append([result.model, *[measure] * has_measures, *cells, *[gain] * has_gain])
     return head, rows
+
+
+def find_differences(results: Sequence[Result]) -> list[tuple[Result, str]]:
+    """Compares each evaluation of a set with the first one, if the settings of both are known.
+
+    Returns:
+        Each evaluation that differs from the first, with a sentence that names the set and the fields.
+    """
+    found = []
+    for name in dict.fromkeys(name for result in results for name in result.sets):
+        known = [result for result in results if name in result.sets and name in result.settings]
+        for other in known[1:]:
+            if fields := _fields(known[0].settings[name], other.settings[name]):
+                text = f"{name}: {other.model} and {known[0].model} have different {', '.join(fields)}, so their"
+                found.append((other, f"{text} numbers do not compare the models alone"))
+    return found
+
+
+def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings with a key such as "sampling.max_tokens" for each field of a group."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, Mapping) else {key: value}
+    return found
 
 
 def left_out(results: Sequence[Result]) -> list[str]:
@@ -99,3 +125,9 @@ def _gain(base: Result, result: Result, names: Sequence[str], measure: str) -> s
         return "–"
     gains = [result.sets[name][measure] - base.sets[name][measure] for name in names]
     return f"{100 * sum(gains) / len(gains):+.1f}"
+
+
+def _fields(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    free = () if first["samples"] and other["samples"] else _SAMPLED
+    before, now = (flat({key: value for key, value in each.items() if key not in _FREE}) for each in (first, other))
+    return [key for key in {**before, **now} if key not in free and before.get(key) != now.get(key)]

@@ -84,13 +84,13 @@ class Evaluations:
         self._sets = {
             name: SetEvaluation(
                 source.engine,
-                source.parts.held_out_rewards[name],
+                source.parts.held_out[name][0],
                 self._held_out[name],
                 sampling_of(self._run, held_out),
                 store=AnswerStore(self._tokenizer),
                 samples=evaluation.samples,
                 seed=self._run.seed,
-                environment=source.parts.held_out_environments[name],
+                environment=source.parts.held_out[name][1],
             )
             for name, held_out in evaluation.sets.items()
         }

@@ -48,7 +48,7 @@ class AgentEpisodes:
     def __init__(self, agent: Agent, endpoint: Endpoint, *, max_prompt_tokens: int) -> None:
         self.agents = Agents(agent, _describe, _log)
         self.endpoint, self.max_prompt_tokens = endpoint, max_prompt_tokens
-        self._warned: set[str] = set()
+        self._has_warned = False
 
     def on(self, model: ModelText) -> "AgentRunner":
         """See `Episodes.on`."""
@@ -71,26 +71,14 @@ class AgentEpisodes:
             num_failed: the number of the others.
         """
         failed = self.endpoint.failure_reward
-        if num_failed and rewards and min(rewards) < failed:
-            self._warn(
-                f"an episode that failed got rollouts.endpoint.failure_reward={failed:g}, and one that did not got "
-                f"{min(rewards):g}: the policy learns to fail unless failure_reward is at most the agent's lowest "
-                "reward"
+        if num_failed and rewards and min(rewards) < failed and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "an episode that failed got rollouts.endpoint.failure_reward=%g, and one that did not got %g: the "
+                "policy learns to fail unless failure_reward is at most the agent's lowest reward",
+                failed,
+                min(rewards),
             )
-
-    def check_room(self, num_prompt_tokens: int, room: int, max_tokens: int) -> None:
-        """Warns once if the first request of an episode leaves less than half of `max_tokens` for answers."""
-        if num_prompt_tokens and room < max_tokens / 2:
-            self._warn(
-                f"an agent's first request has {num_prompt_tokens} tokens with its tools, which leaves {room} of "
-                f"rollouts.sampling.max_tokens={max_tokens} for all answers: raise prompts.max_tokens="
-                f"{self.max_prompt_tokens}, or make it shorter"
-            )
-
-    def _warn(self, text: str) -> None:
-        if (kind := text[:20]) not in self._warned:
-            self._warned.add(kind)
-            _log.warning("%s", text)
 
 
 class AgentRunner:
@@ -138,8 +126,6 @@ class AgentRunner:
         template = self._template(limit)
         with agent_errors_as_user_errors():
             found = await self._runs.run(prompt, template, [_AgentSampler(each) for each in samplers])
-        for each in found:
-            self._episodes.check_room(each.first_prompt, limit - each.first_prompt, sampling.max_tokens)
         parts = [None if each.has_failed else reward_parts(each.returned) for each in found]
         rewards = [sum_of_parts(each) for each in parts if each]
         self._episodes.check_failure_reward(rewards, parts.count(None))

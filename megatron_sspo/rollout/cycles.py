@@ -86,19 +86,10 @@ class RolloutCycles:
 
         They are taken from the stream, which has compared its prompts with those of the checkpoint. If cycles have had
         another size, all of these prompts come first in the next cycles.
-
-        Raises:
-            UserError: the state is damaged.
         """
         prompts = {prompt.id: prompt for prompt in self._prompts.prompts}
-        try:
-            self._restored = deque([prompts[each] for each in ids] for ids in state["begun"])
-            self._cancelled = [prompts[each] for each in state["given_up"]]
-        except (LookupError, TypeError) as error:
-            raise UserError(
-                f"the cycles cannot be resumed: the checkpoint's prompts that were begun are damaged ({error!r}): "
-                "resume from another checkpoint"
-            ) from error
+        self._restored = deque([prompts[each] for each in ids] for ids in state["begun"])
+        self._cancelled = [prompts[each] for each in state["given_up"]]
         if any(len(prompts) != self._num_begun(self._num_groups) for prompts in self._restored):
             self._cancelled = [*(prompt for prompts in self._restored for prompt in prompts), *self._cancelled]
             self._restored.clear()

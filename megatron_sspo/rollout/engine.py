@@ -78,6 +78,14 @@ class ModelText:
     max_positions: int  # the largest number of tokens of a sequence
     vocab_size: int
 
+    def check(self, prompt: Prompt) -> None:
+        """Raises UserError if a prompt is empty or leaves no room for a response."""
+        if not 0 < len(prompt.tokens) < self.max_positions:
+            raise UserError(
+                f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self.max_positions} positions: "
+                "drop or shorten it"
+            )
+
 
 class EpisodeRunner(Protocol):
     """Runs episodes on one engine. One event loop makes all calls."""

@@ -7,8 +7,12 @@ from typing import Any
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from megatron_sspo.data.template import end_of_turn
-from megatron_sspo.errors import UserError, short_repr
-from megatron_sspo.weights.transformers_config import read_config, transformers_errors_as_user_errors
+from megatron_sspo.rollout.engine import ModelText
+from megatron_sspo.weights.transformers_config import (
+    read_config,
+    read_tokenizer,
+    transformers_errors_as_user_errors,
+)
 
 TEMPLATE = "the chat template"
 
@@ -20,7 +24,7 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
     others name none of those with which the chat template ends a turn, and responses would go on after their end.
 
     Raises:
-        UserError: a file names something other than tokens, or Transformers cannot read it.
+        UserError: Transformers cannot read a file.
     """
     return frozenset().union(*named_end_tokens(model_path, config, tokenizer).values())
 
@@ -37,15 +41,17 @@ def named_end_tokens(
     tokens: dict[str, list[int]] = {}
     for place, one_or_more in named.items():
         found = one_or_more if isinstance(one_or_more, list) else [one_or_more] if one_or_more is not None else []
-        if not all(type(token) is int and token >= 0 for token in found):
-            raise UserError(
-                f"{place} in {model_path} has eos_token_id {short_repr(one_or_more)}; it must be a token's number or a "
-                "list of them"
-            )
         tokens[place] = found
     if (end := end_of_turn(tokenizer)) is not None:
         tokens[TEMPLATE] = [end]
     return tokens
+
+
+def read_model_text(model_path: Path, config: PretrainedConfig) -> ModelText:
+    """Returns the text side of the model in a Hugging Face folder."""
+    tokenizer, sizes = read_tokenizer(model_path), config.get_text_config()
+    found = end_tokens(model_path, config, tokenizer)
+    return ModelText(tokenizer, found, sizes.max_position_embeddings, sizes.vocab_size)
 
 
 def text_of(tokens: Sequence[int], tokenizer: Any, end_tokens: Collection[int]) -> str:

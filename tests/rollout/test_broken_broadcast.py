@@ -10,13 +10,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from megatron_sspo.rollout.weight_sync import distributed, outbox
-from megatron_sspo.rollout.weight_sync.bounded import AbandonedWork, run_bounded
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport
 from megatron_sspo.rollout.weight_sync.session import SyncSession
 from megatron_sspo.rollout.weight_sync.signals import Signals
 from tests.rollout.receivers import Receiver
 
-NEVER = 600.0
 NUMBERS = 4_000_000  # of a bucket: more than the buffers of a connection hold
 
 
@@ -61,28 +59,6 @@ def test_servers_leave_groups_that_are_not_used_any_more(submit, clients):
     assert [one.groups for one in receivers] == [[], []]
 
 
-def test_a_server_that_dies_in_the_middle(submit, clients, monkeypatch):
-    monkeypatch.setattr(distributed, "_ANSWER_SECONDS", 5.0)
-    session, seconds = sync(submit, clients, Receiver("die", fatal=1))
-    assert session.servers == {} and "connection reset" in str(session.failures[0])
-    assert seconds < 60
-
-
-def test_an_error_that_only_the_sender_sees_is_logged(submit, clients, monkeypatch):
-    """Covers errors of NCCL, such as that of another release at the other end: the servers then only wait."""
-    monkeypatch.setattr(distributed, "_ANSWER_SECONDS", 5.0)
-    said = []
-    monkeypatch.setattr(distributed._log, "warning", lambda text, *values: said.append(text % values))
-
-    def broadcast(*_):
-        raise RuntimeError("NCCL error")
-
-    monkeypatch.setattr(outbox.groups, "broadcast", broadcast)
-    session, _ = sync(submit, clients, Receiver())
-    assert session.servers == {}
-    assert said == ["rank 0 could not send its weights to the servers: NCCL error"]
-
-
 def test_a_server_that_fails_while_its_rank_still_waits(submit, clients, monkeypatch):
     """Covers NCCL, which would not notice: the rank neither receives nor closes its connection."""
     monkeypatch.setattr(distributed, "_ANSWER_SECONDS", 5.0)
@@ -100,20 +76,6 @@ def test_a_server_that_hangs(submit, clients, monkeypatch):
 
 
 # ------------------------------------------------------------------ the parts
-
-
-def test_bounded_work():
-    assert run_bounded(lambda: 3, has_failed=lambda: False, seconds=NEVER) == 3
-    with pytest.raises(ZeroDivisionError):
-        run_bounded(lambda: 1 // 0, has_failed=lambda: False, seconds=NEVER)
-    done = threading.Event()
-    try:
-        with pytest.raises(AbandonedWork, match="another process has failed"):
-            run_bounded(done.wait, has_failed=lambda: True, seconds=NEVER)
-        with pytest.raises(AbandonedWork, match=r"within 0\.2 s"):
-            run_bounded(done.wait, has_failed=lambda: False, seconds=0.2)
-    finally:
-        done.set()
 
 
 def test_a_turn_does_not_wait_for_a_thread_that_waits_for_a_key(monkeypatch):

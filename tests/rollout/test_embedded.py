@@ -51,11 +51,14 @@ def test_log_probs_are_those_of_a_plain_forward_pass(loaded, folders, shape, tem
             torch.testing.assert_close(torch.tensor(rollout.rollout_log_probs), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")  # of arguments that Transformers drops
 def test_a_response_depends_only_on_weights_prompt_sampling_and_seed(folders, loaded, shape):
     sampling = Sampling(max_tokens=16, top_p=0.95)
     whole = responses(loaded[shape].generate(PROMPTS, sampling, group_size=4, seed=1))
     assert len({tokens for group in whole for tokens, *_ in group}) == 20
 
+    for prompt_, seed in ((PROMPTS[0], 2), (replace(PROMPTS[0], id="other"), 1)):
+        assert responses(loaded[shape].generate([prompt_], sampling, group_size=4, seed=seed))[0] != whole[0]
     reverse = responses(loaded[shape].generate(PROMPTS[::-1], sampling, group_size=4, seed=1))
     assert reverse[::-1] == whole
     alone = [responses(loaded[shape].generate([p], sampling, group_size=4, seed=1))[0] for p in PROMPTS]
@@ -68,19 +71,6 @@ def test_a_response_depends_only_on_weights_prompt_sampling_and_seed(folders, lo
     three_rows = embedded.engine(folders[shape], max_batch_size=3)  # batches split groups
     three_rows.load_weights(tiny_models.weights(folders[shape]).items(), 0)
     assert responses(three_rows.generate(PROMPTS, sampling, group_size=4, seed=1)) == whole
-
-
-def test_another_seed_or_prompt_id_gives_another_response(loaded):
-    sampling = Sampling(max_tokens=16)
-    engine = loaded["qwen3_moe"]
-    first = responses(engine.generate(PROMPTS[:1], sampling, group_size=1, seed=1))
-    assert responses(engine.generate(PROMPTS[:1], sampling, group_size=1, seed=2)) != first
-    assert responses(engine.generate([replace(PROMPTS[0], id="other")], sampling, group_size=1, seed=1)) != first
-
-
-def test_the_same_prompt_twice_is_answered_twice(loaded):
-    groups = loaded["qwen3_moe"].generate([PROMPTS[0]] * 2, Sampling(max_tokens=8), group_size=2, seed=0)
-    assert responses(groups[:1]) == responses(groups[1:])
 
 
 def test_a_prompt_that_comes_twice_in_a_cycle_has_other_responses(loaded):
@@ -113,11 +103,6 @@ def test_first_tokens_have_the_frequencies_of_the_softmax(loaded, folders, shape
     expected = torch.cat([expected[common], expected[~common].sum()[None]])
     degrees = len(expected) - 1
     assert ((counts - expected) ** 2 / expected)[expected > 0].sum() < degrees + 5 * (2 * degrees) ** 0.5
-
-
-@pytest.mark.filterwarnings("error::FutureWarning")
-def test_transformers_does_not_warn_that_an_argument_goes(loaded, shape):
-    loaded[shape].generate(PROMPTS, Sampling(max_tokens=3), group_size=2, seed=0)
 
 
 def test_a_response_ends_at_the_end_of_sequence_token_or_at_max_tokens(loaded, shape):
@@ -211,9 +196,7 @@ def test_the_engine_neither_reads_weights_nor_moves_the_random_state(tmp_path, f
     assert not any(parameter.requires_grad for parameter in engine._decoder.model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("value", "temperature", "top_p"), [(float("nan"), 1.0, 1.0), (float("inf"), 1.0, 0.5), (float("nan"), 0.0, 1.0)]
-)
+@pytest.mark.parametrize(("value", "temperature", "top_p"), [(float("inf"), 1.0, 0.5), (float("nan"), 0.0, 1.0)])
 def test_weights_that_are_not_finite(folders, value, temperature, top_p):
     engine = embedded.engine(folders["llama_tied"], device="cpu")
     weights = tiny_models.weights(folders["llama_tied"])

@@ -12,6 +12,7 @@ from megatron_sspo.rollout.embedded.episodes import OpenEpisodes
 from megatron_sspo.rollout.engine import ModelText, Sampled
 from megatron_sspo.rollout.environments import TurnRunner
 from megatron_sspo.rollout.requests import generation, groups
+from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.types import Prompt, Sampling
 from tests.rollout import acting_models
 
@@ -113,7 +114,7 @@ def test_a_stuck_environment_is_no_progress(monkeypatch, submit, kind, num_reque
     stuck, marks = kind(), []
     monkeypatch.setattr(groups, "mark_progress", lambda: marks.append(stuck.is_over.is_set()))
     monkeypatch.setattr(groups, "_POLL_SECONDS", 0.05)
-    requests = generation.Requests(None, None, None, max_in_flight=1, seconds=1.0)
+    requests = generation.Requests(None, None, None, Options())
     requests._num_in_progress = num_requests
     requests.pool = SimpleNamespace(ready=lambda: [1], version=0)
 

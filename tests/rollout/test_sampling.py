@@ -37,12 +37,6 @@ def test_greedy_reports_the_model_distribution():
     torch.testing.assert_close(sampling.log_distribution(LOGITS, 0.0, 0.5), expected)
 
 
-def test_bfloat16_logits_are_normalized_in_float32():
-    log_probs = sampling.log_distribution(LOGITS.bfloat16(), 0.7, 1.0)
-    assert log_probs.dtype == torch.float32
-    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(2), rtol=0, atol=1e-6)
-
-
 def test_draw_never_takes_a_token_of_probability_zero():
     log_probs = torch.tensor([[-math.inf, math.log(0.5), -math.inf, math.log(0.5), -math.inf]]).repeat(4, 1)
     edges = torch.tensor([0.0, 0.5 - 1e-12, 0.5 + 1e-12, 1 - 2**-53], dtype=torch.float64)

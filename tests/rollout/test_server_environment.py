@@ -67,17 +67,8 @@ URLS = ("http://10.0.0.1:30000",)
     ],
 )
 def test_nccl_of_the_trainer_is_as_the_servers(monkeypatch, engine, options, expected):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(os, "environ", {})
-    agree_on_nccl(engine, options)
-    assert os.environ.get("NCCL_CUMEM_ENABLE") == expected
-
-
-def test_the_users_value_wins_and_nothing_is_set_without_gpus(monkeypatch):
-    monkeypatch.setattr(os, "environ", {})
-    agree_on_nccl("sglang", {})
-    assert os.environ == {}
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(os, "environ", {"NCCL_CUMEM_ENABLE": "1"})
-    agree_on_nccl("sglang", {})
-    assert os.environ == {"NCCL_CUMEM_ENABLE": "1"}
+    for on_gpu, given, found in ((True, {}, expected), (False, {}, None), (True, {"NCCL_CUMEM_ENABLE": "2"}, "2")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda on_gpu=on_gpu: on_gpu)
+        monkeypatch.setattr(os, "environ", given)
+        agree_on_nccl(engine, options)
+        assert os.environ.get("NCCL_CUMEM_ENABLE") == found

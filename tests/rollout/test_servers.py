@@ -93,6 +93,8 @@ def made(tmp_path, **options):
 )
 def test_servers_share_the_gpus_that_this_process_sees(tmp_path, gpus, visible, shares):
     gpus(4, visible)
+    with pytest.raises(UserError, match="3 servers of 2 GPUs each, and 4 GPUs are visible"):
+        made(tmp_path, num_servers=3, server={"tp_size": 2})
     found = made(tmp_path, num_servers=2, server={"tp_size": 2}, health_seconds=59.5)
     assert [environment["CUDA_VISIBLE_DEVICES"] for environment, _ in found] == shares
     assert [devices for _, devices in found] == [("uuid-0", "uuid-1"), ("uuid-2", "uuid-3")]
@@ -116,12 +118,6 @@ def test_servers_on_gpus_have_the_trainers_dtype(tmp_path, gpus, options, given,
     (server,) = build_servers(options, tmp_path, find_python(sys.executable), "key")
     assert server.process._arguments["dtype"] == given
     assert server_dtype(options) == expected
-
-
-def test_too_few_gpus(tmp_path, gpus):
-    gpus(3, "")
-    with pytest.raises(UserError, match="2 servers of 2 GPUs each, and 3 GPUs are visible"):
-        made(tmp_path, num_servers=2, server={"tp_size": 2})
 
 
 @pytest.mark.parametrize("safe_path", [{}, {"PYTHONSAFEPATH": "1"}])
@@ -167,9 +163,7 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"server": {"tensor_parallel_size": 2}}, "'tensor_parallel_size': call it tp_size"),
         ({"router": {"api-key": "x"}}, "'api-key': leave it out"),
-        ({"server": {"preferred_sampling_params": '{"top_k": 20}'}}, "would change the sampling"),
         ({"urls": ("10.0.0.1:30000",)}, "write a server's URL as http://"),
         ({"urls": ("http://10.0.0.1:30000",), "transport": "ipc"}, 'choose "tensor"'),
         ({"pause": "in_place"}, "disable_radix_cache"),

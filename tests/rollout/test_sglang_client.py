@@ -1,7 +1,6 @@
 """Requests to a faulty server, over real sockets."""
 
 import asyncio
-import socket
 
 import pytest
 
@@ -44,7 +43,6 @@ def answered(answer):
         (None, "ServerDisconnectedError", False),
         (b"no http", "/a: ", False),
         (http(200, "{"), "did not answer with JSON", False),
-        (b"HTTP/1.1 200 x\r\nContent-Length: 1\r\n\r\n\xff", "UnicodeDecodeError", False),
         (http(500, "oh"), "answered 500: oh", False),
         (http(400, "what?"), "answered 400: what", True),
         (http(200, '{"success": false, "message": "no"}'), "/a: no", True),
@@ -56,11 +54,6 @@ def test_a_failure_is_a_server_error(answer, message, is_rejected):
     with pytest.raises(ServerError, match=message) as raised:
         answered(answer)
     assert raised.value.is_rejected == is_rejected
-
-
-@pytest.mark.parametrize("body", ["", "null", "{}"])
-def test_an_empty_answer(body):
-    assert answered(http(200, body)) == {}
 
 
 def test_idle_connections_are_not_used_again(monkeypatch):
@@ -85,7 +78,7 @@ def test_idle_connections_are_not_used_again(monkeypatch):
     assert len(connections) == 2
 
 
-def test_timeout_refused_connection_and_a_name_that_no_host_can_have():
+def test_timeout_and_refused_connection():
     async def silent():
         async with await asyncio.start_server(lambda *_: asyncio.sleep(10), "127.0.0.1", 0) as server:
             await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seconds=0.2)
@@ -94,19 +87,3 @@ def test_timeout_refused_connection_and_a_name_that_no_host_can_have():
         asyncio.run(silent())
     with pytest.raises(ServerError, match="/a: ClientConnectorError"):
         asyncio.run(ask("http://127.0.0.1:1"))
-    with pytest.raises(ServerError, match=r"http://a\.\.b:1/a: "):
-        asyncio.run(ask("http://a..b:1"))
-
-
-def test_a_machine_that_does_not_answer(monkeypatch):
-    """Uses a socket whose queue of connections is full: Linux then ignores further ones."""
-    monkeypatch.setattr(client_module, "_CONNECT_SECONDS", 0.2)
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(full.getsockname())
-        with pytest.raises(ServerError, match="did not accept a connection within 0 s"):
-            asyncio.run(ask(f"http://127.0.0.1:{full.getsockname()[1]}", seconds=600))
-        for each in waiting:
-            each.close()

@@ -9,13 +9,15 @@ import pytest
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.requests import generation as sglang_generation
 from megatron_sspo.rollout.requests.format import PartialResponse
-from megatron_sspo.rollout.requests.generation import Parsers, Requests
+from megatron_sspo.rollout.requests.generation import Requests
 from megatron_sspo.rollout.requests.sampler import ServedSampler
 from megatron_sspo.rollout.servers.client import Client, RequestRejected
+from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.types import Prompt, Sampling
 
 FIRST = Prompt(id="first", tokens=(1,), answer="")
+OPTIONS = Options(max_in_flight=1, request_seconds=0.05)
 
 
 def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
@@ -41,7 +43,7 @@ def test_a_healthy_server_that_never_answers_ends_the_run(monkeypatch):
         pool.version = 0
         format = SimpleNamespace(to_request=lambda *_, id, schema: {"rid": id})
         try:
-            await Requests(pool, format, None, max_in_flight=1, seconds=0.05).run_turn(FIRST, Sampling(), 0)
+            await Requests(pool, format, None, OPTIONS).run_turn(FIRST, Sampling(), 0)
         finally:
             await client.close()
             server.close()
@@ -82,7 +84,7 @@ def requests_to(client, part: PartialResponse) -> Requests:
         to_request=lambda *_, id, schema: {"rid": id, "input_ids": [1], "sampling_params": {"max_new_tokens": 4}},
         parse=lambda *_: part,
     )
-    return Requests(pool, format, None, max_in_flight=1, seconds=0.05)
+    return Requests(pool, format, None, OPTIONS)
 
 
 def test_a_healthy_server_that_samples_nothing_ends_the_run(monkeypatch):
@@ -154,7 +156,7 @@ def test_calls_of_a_servers_parser():
     async def ask(path, *_):
         return answer
 
-    requests = SimpleNamespace(parsers=Parsers("qwen"), ask=ask, takes_schemas=False)
+    requests = SimpleNamespace(options=Options(tool_call_parser="qwen"), ask=ask, takes_schemas=False)
     sampler = ServedSampler(requests, "first", Sampling(), 0)
     answer = {"calls": [{"name": "f", "parameters": "{}"}], "normal_text": "so"}
     assert asyncio.run(sampler.find_calls("x", [])) == ("so", [("f", "{}")])

@@ -185,14 +185,6 @@ def test_log_probs_of_every_turn_are_those_of_a_plain_forward_pass(groups, folde
             assert (found[~mask] == 0).all()
 
 
-def test_the_first_turn_equals_a_single_turn_response(groups, engine, acting):
-    single = engine.generate(PROMPTS, Sampling(max_tokens=MAX_TOKENS, stop=acting.stop), group_size=6, seed=0)
-    for group, other in zip(groups, single, strict=True):
-        for rollout, alone in zip(group.rollouts, other.rollouts, strict=True):
-            assert turns_of(rollout)[0][0] == tuple(alone.tokens)
-            assert alone.observed == () and alone.transcript == ""
-
-
 class Broken(CodeAct):
     def execute(self, session, code, is_needed):
         raise UserError("the interpreter of a rollout failed")

@@ -16,7 +16,7 @@ GROUP = 4
 def weights(folder, factor=1.0):
     """Yields a model's weights times a factor, which gives different weights with a known reference (`scaled`)."""
     stored = HFFolder(folder)
-    return ((name, stored.read(name) * factor) for name in stored.index)
+    return ((name, stored.read(name) * factor) for name in stored.shapes())
 
 
 def scaled(folder, factor):

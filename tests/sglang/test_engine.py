@@ -144,26 +144,16 @@ def test_the_key_is_private(engines):
         assert process._key not in " ".join(one.info["cmdline"] or [])
 
 
-def test_a_cache_that_shortens_responses_ends_the_run(start):
-    """Covers SGLang, which lowers a request's limit of tokens to what its cache holds, and reports no error."""
-    engine = start(server={"max_total_tokens": 64, "skip_server_warmup": True})
-    with pytest.raises(UserError, match="its key-value cache is too small"):
-        served.generate(engine, served.PROMPTS[:4], served.SAMPLING, group_size=8, seed=0)
-
-
 @pytest.mark.parametrize(
     ("kind", "how"),
-    [("moe", "one too many"), ("dense", "one missing"), *((k, "one changed") for k in ("moe", "dense"))],
+    [("dense", "one missing"), *((k, "one changed") for k in ("moe", "dense"))],
 )
 def test_wrong_weights_on_a_server_are_detected(engines, policies, monkeypatch, kind, how):
     """Checks that checksums detect wrong weights: SGLang accepts missing and unknown tensors silently."""
     engine, policy = engines(kind), policies(kind)
     stream = [(name, tensor.clone()) for name, tensor in policy.weights()]
     name = "model.norm.weight"
-    if how == "one too many":
-        name = "model.surprise.weight"
-        stream.append((name, torch.zeros(3)))
-    elif how == "one missing":
+    if how == "one missing":
         stream = [pair for pair in stream if pair[0] != name]
     else:
         name = "model.layers.1." + ("mlp.experts.w2_weight" if kind == "moe" else "mlp.down_proj.weight")

@@ -8,7 +8,6 @@ import psutil
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.requests import generation
 from megatron_sspo.rollout.servers.client import Client
 from tests.sglang.served import GROUP, PROMPTS, SAMPLING, check, check_log_probs, generate, until, weights
 from tests.sglang.test_recovery import in_the_middle, num_up, signal_all
@@ -102,14 +101,3 @@ def test_a_trainer_killed_during_a_sync_leaves_external_servers_usable(engines, 
         owner._run(server_of(owner).client.post(path, content, seconds=10))
     engine = attach()
     check_log_probs(folders["dense"], generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0))
-
-
-def test_weights_replaced_by_another_trainer_are_detected(engines, attach, monkeypatch):
-    """Covers answers whose weight version comes from no sync of this engine."""
-    monkeypatch.setattr(generation, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(generation, "_MAX_PAUSE", 0.01)
-    owner, engine = engines("dense"), attach()
-    content = {"new_version": "theirs", "abort_all_requests": False}
-    owner._run(server_of(owner).client.post("/update_weight_version", content, seconds=10))
-    with pytest.raises(UserError, match=r"no server answers prompt .*theirs"):
-        generate(engine, PROMPTS, SAMPLING, group_size=1, seed=0)

@@ -13,9 +13,8 @@ from megatron_sspo.types import Sampling
 from packages.sandbox.tests.conftest import LIMITS, processes_of
 from sspo_sandbox import Sandbox
 from tests.policy.tiny_policy import TEMPERATURE
-from tests.sglang.served import check_spans, generate, until, until_in_the_middle, weights
+from tests.sglang.served import generate, until
 from tests.sglang.test_engine import PROMPTS, choices, largest_difference, policies  # noqa: F401
-from tests.sglang.test_overlap import finished
 
 SAMPLING = Sampling(max_tokens=100, temperature=TEMPERATURE, stop=("w1",))  # about one word in nine
 GROUP = 4
@@ -108,16 +107,6 @@ def test_log_probs_and_routes_of_all_turns_are_the_trainers(engines, policies, f
         for rollout, mine in zip(rollouts, own, strict=True):
             assert len(choices(rollout.routes)) == len(choices(mine.routes)) - 1
             assert choices(rollout.routes) == choices(mine.routes)[:-1]
-
-
-def test_turns_continue_with_new_weights(attach, folders, acting):
-    """Replaces weights while some rollouts decode and others observe; checks each log-prob against its version."""
-    engine = attach(pause="abort")
-    generation = engine.start(PROMPTS, SAMPLING, group_size=GROUP, seed=0, environment=EnvironmentEpisodes(acting))
-    until_in_the_middle(engine, num_tokens=100)
-    engine.load_weights(weights(folders["dense"], 1.3), 1)
-    check(groups := finished(generation), folders["dense"])
-    assert check_spans(folders["dense"], groups, (1.0, 1.3)), "no rollout has seen both"
 
 
 class Endless(Counts):

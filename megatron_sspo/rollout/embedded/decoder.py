@@ -13,16 +13,11 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.rollout.embedded import attention
-from megatron_sspo.rollout.embedded.cache import key_value_cache, order_without
 from megatron_sspo.rollout.embedded.named_weights import NamedWeights
 from megatron_sspo.rollout.embedded.sampling import draw, log_distribution
-from megatron_sspo.rollout.stopping import StopStrings, end_tokens, text_of
+from megatron_sspo.rollout.stopping import StopStrings, read_model_text, text_of
 from megatron_sspo.types import FinishReason, Prompt, Sampling
-from megatron_sspo.weights.transformers_config import (
-    read_config,
-    read_tokenizer,
-    transformers_errors_as_user_errors,
-)
+from megatron_sspo.weights.transformers_config import read_config, transformers_errors_as_user_errors
 
 
 @dataclass(slots=True, eq=False)
@@ -72,10 +67,7 @@ class Decoder:
 
     Attributes:
         model: Transformers' model.
-        tokenizer: its tokenizer.
-        max_positions: most tokens of a prompt and its response.
-        end_tokens: the tokens that end a response.
-        vocab_size: the size of the model's vocabulary.
+        text: its text side.
         policy_version: the version of the weights; None if there are none.
     """
 
@@ -96,11 +88,8 @@ class Decoder:
         # Transformers 5.24 calls it `cache`, and 5.40 drops `past_key_values`
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self._device = device
-        self.tokenizer = read_tokenizer(model_path)
+        self.text = read_model_text(model_path, config)
         self._weights = NamedWeights(self.model)
-        self.end_tokens = end_tokens(model_path, config, self.tokenizer)
-        self.vocab_size: int = config.get_text_config().vocab_size
-        self.max_positions: int = config.get_text_config().max_position_embeddings
         self.policy_version: int | None = None
 
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
@@ -109,7 +98,7 @@ class Decoder:
         The stream may reuse its buffers. Tied embeddings may be sent once or twice.
 
         Raises:
-            UserError: a name is missing, unknown or repeated, or a shape is wrong. The engine then has no weights.
+            UserError: a name is missing or unknown, or a shape is wrong. The engine then has no weights.
         """
         self.policy_version = None
         self._weights.load(tensors)
@@ -120,14 +109,6 @@ class Decoder:
         self.policy_version = None
         self._weights.clear()
         self.model.to("meta")
-
-    def check_prompt(self, prompt: Prompt) -> None:
-        """Raises UserError if the prompt leaves no room for a response."""
-        if len(prompt.tokens) >= self.max_positions:
-            raise UserError(
-                f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self.max_positions} positions, "
-                "which leaves no room for a response: drop or shorten it"
-            )
 
     @torch.inference_mode()
     def decode(self, rows: list[Row], sampling: Sampling, stop_strings: StopStrings) -> None:
@@ -140,7 +121,7 @@ class Decoder:
             if all(finished):
                 return
             if any(finished):
-                places = order_without(finished)
+                places = _order_without(finished)
                 rows = [rows[place] for place in places]
                 kept = torch.tensor(places, device=self._device)
                 cache.batch_select_indices(kept)
@@ -171,7 +152,7 @@ class Decoder:
         mask = (torch.arange(width) >= width - lengths[:, None]).long()
         padded = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in prompts.values()])
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        cache = key_value_cache(self.model.config)
+        cache = DynamicCache(config=self.model.config)
         logits = self.model(
             input_ids=padded.to(self._device),
             attention_mask=mask.to(self._device),
@@ -206,7 +187,7 @@ class Decoder:
         for row, token, log_prob in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
             row.tokens.append(token)
             row.log_probs.append(log_prob)
-            if token in self.end_tokens or stop_strings.is_stopped(row.tokens, row.turn_start):
+            if token in self.text.end_tokens or stop_strings.is_stopped(row.tokens, row.turn_start):
                 row.finish_reason = "stop"
             elif len(row.tokens) == row.max_tokens:
                 row.finish_reason = "length"
@@ -214,4 +195,14 @@ class Decoder:
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """Returns the text of tokens, without end and padding tokens."""
-        return text_of(tokens, self.tokenizer, self.end_tokens)
+        return text_of(tokens, self.text.tokenizer, self.text.end_tokens)
+
+
+def _order_without(finished: Sequence[bool]) -> list[int]:
+    """Returns the rows that are left. Those from the end take the places of finished ones.
+
+    The order decides the last bit of a product, so runs of a seed depend on it.
+    """
+    size = len(finished) - sum(finished)
+    from_the_end = (place for place in range(size, len(finished)) if not finished[place])
+    return [next(from_the_end) if finished[place] else place for place in range(size)]

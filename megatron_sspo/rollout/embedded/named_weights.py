@@ -24,7 +24,7 @@ class NamedWeights:
     def __init__(self, model: PreTrainedModel) -> None:
         self._architecture = type(model).__name__
         self._slots: dict[str, Tensor] = {}  # name on disk -> a view into the model
-        self._optional: set[str] = set()  # tied to another parameter, so a checkpoint may omit it
+        self._tied: set[str] = set()  # to another parameter: a checkpoint may omit it, and Transformers ignores it
         tied = model.all_tied_weights_keys
         for name, parameter in model.state_dict().items():
             positions = torch.arange(parameter.numel()).view(parameter.shape)
@@ -33,8 +33,7 @@ class NamedWeights:
                     raise NotImplementedError(f"{disk_name} of {self._architecture} is spread over several parameters")
                 self._slots[disk_name] = _view(parameter, part)
                 if name in tied:
-                    self._optional.add(disk_name)
-        self._aliases = self._find_aliases()
+                    self._tied.add(disk_name)
 
     @torch.no_grad()
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -43,8 +42,8 @@ class NamedWeights:
         The stream is read to its end even after an error, since it may be a collective of several processes.
 
         Raises:
-            UserError: a name is unknown, repeated or missing, a shape is wrong, or two tied tensors differ. The model's
-                weights are then partly overwritten.
+            UserError: a name is unknown or missing, or a shape is wrong. The model's weights are then partly
+                overwritten.
         """
         loaded: set[str] = set()
         faults: dict[str, list[str]] = defaultdict(list)
@@ -52,16 +51,12 @@ class NamedWeights:
             slot = self._slots.get(name)
             if slot is None:
                 faults["unknown"].append(name)
-            elif name in loaded:
-                faults["repeated"].append(name)
             elif tensor.shape != slot.shape:
                 faults["of a wrong shape"].append(f"{name} {list(tensor.shape)}, expected {list(slot.shape)}")
-            elif self._alias_differs(name, tensor, loaded):
-                faults["different from the tensor that the model ties it to"].append(name)
-            else:
+            elif name not in self._tied:
                 slot.copy_(tensor)
             loaded.add(name)
-        if missing := [name for name in self._slots if name not in loaded | self._optional]:
+        if missing := [name for name in self._slots if name not in loaded | self._tied]:
             faults["missing"] = missing
         if faults:
             found = "; ".join(_listed(names, fault) for fault, names in faults.items())
@@ -73,19 +68,6 @@ class NamedWeights:
     def clear(self) -> None:
         """Drops the references to the model's memory."""
         self._slots.clear()
-
-    def _alias_differs(self, name: str, tensor: Tensor, loaded: set[str]) -> bool:
-        """Returns whether the memory of `name` was already written under another name with other values."""
-        slot = self._slots[name]
-        return not loaded.isdisjoint(self._aliases.get(name, ())) and not torch.equal(slot, tensor.to(slot))
-
-    def _find_aliases(self) -> dict[str, set[str]]:
-        tied_memory = {self._slots[name].data_ptr() for name in self._optional}
-        names: dict[int, set[str]] = {address: set() for address in tied_memory}
-        for name, slot in self._slots.items():
-            if slot.data_ptr() in tied_memory:
-                names[slot.data_ptr()].add(name)
-        return {name: aliases - {name} for aliases in names.values() for name in aliases}
 
 
 def _view(parameter: Tensor, positions: Tensor) -> Tensor:

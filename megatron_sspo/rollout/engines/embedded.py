@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from megatron_sspo.arrays.convert import log_prob_array, token_array
 from megatron_sspo.config.kinds import Count
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
@@ -17,7 +16,8 @@ from megatron_sspo.rollout.embedded.decoder import Decoder, Row
 from megatron_sspo.rollout.embedded.episodes import OpenEpisodes
 from megatron_sspo.rollout.embedded.sampling import random_stream
 from megatron_sspo.rollout.embedded.turns import QueuedSampler, TurnQueue, WaitingTurn, event_loop
-from megatron_sspo.rollout.engine import BatchedGeneration, Episodes, Generation, ModelText, Sampled
+from megatron_sspo.rollout.engine import BatchedGeneration, Episodes, Generation, Sampled
+from megatron_sspo.rollout.responses import make_rollout
 from megatron_sspo.rollout.stopping import StopStrings
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 
@@ -122,13 +122,13 @@ class EmbeddedEngine:
         if self._decoder.policy_version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
         for prompt in prompts:
-            self._decoder.check_prompt(prompt)
+            self._decoder.text.check(prompt)
         rows = [
             Row(
                 prompt,
                 group,
                 index,
-                max_tokens=min(sampling.max_tokens, self._decoder.max_positions - len(prompt.tokens)),
+                max_tokens=min(sampling.max_tokens, self._decoder.text.max_positions - len(prompt.tokens)),
                 uniforms=random_stream(seed, prompt.id, prompt.draw * group_size + index),
             )
             for group, prompt in enumerate(prompts)
@@ -136,9 +136,9 @@ class EmbeddedEngine:
         ]
         # Sorting prompts by length reduces padding, and a batch without any padding is faster still.
         by_length = sorted(rows, key=lambda row: len(row.prompt.tokens))
-        stop_strings = StopStrings(self._decoder.tokenizer, sampling.stop)
+        stop_strings = StopStrings(self._decoder.text.tokenizer, sampling.stop)
         groups: list[list[Row]] = [rows[i : i + group_size] for i in range(0, len(rows), group_size)]
-        template = None if environment is None else TurnTemplate(self._decoder.tokenizer)
+        template = None if environment is None else TurnTemplate(self._decoder.text.tokenizer)
         max_rows = self._max_batch_size if environment is None else min(self._max_batch_size, environment.max_episodes)
         for start in range(0, len(rows), max_rows):
             batch = by_length[start : start + max_rows]
@@ -158,8 +158,7 @@ class EmbeddedEngine:
         decoder, version = self._decoder, self._decoder.policy_version
         if version is None:
             raise UserError("the embedded engine has no weights: call load_weights before generate")
-        model = ModelText(decoder.tokenizer, decoder.end_tokens, decoder.max_positions, decoder.vocab_size)
-        runner = episodes.on(model)
+        runner = episodes.on(decoder.text)
         turns = TurnQueue()
 
         def samplers(prompt: Prompt) -> list[QueuedSampler]:
@@ -188,7 +187,7 @@ class EmbeddedEngine:
             row = Row(prompt, places[tokens], 0, max_tokens=turn.max_tokens, uniforms=turn.uniforms)
             rows.setdefault(turn.stop, []).append((row, turn))
         for stop, pairs in rows.items():
-            stop_strings = StopStrings(self._decoder.tokenizer, (*sampling.stop, *stop))
+            stop_strings = StopStrings(self._decoder.text.tokenizer, (*sampling.stop, *stop))
             for start in range(0, len(pairs), self._max_batch_size):
                 batch = pairs[start : start + self._max_batch_size]
                 self._decoder.decode([row for row, _ in batch], sampling, stop_strings)
@@ -225,14 +224,15 @@ class EmbeddedEngine:
 
     def _rollout(self, row: Row, policy_version: int) -> Rollout:
         assert row.finish_reason is not None
-        return Rollout(
-            tokens=token_array(row.tokens),
-            rollout_log_probs=log_prob_array(row.log_probs),
+        return make_rollout(
+            row.tokens,
+            row.log_probs,
+            [],
             text=self._last_turn_text(row),
             finish_reason=row.finish_reason,
+            observed=row.observed,
+            tokenizer=self._decoder.text.tokenizer,
             policy_version=policy_version,
-            observed=tuple(row.observed),
-            transcript=str(self._decoder.tokenizer.decode(row.tokens)) if row.observed else "",
         )
 
     def _last_turn_text(self, row: Row) -> str:

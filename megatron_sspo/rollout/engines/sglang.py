@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import inspect
 import os
 import secrets
@@ -19,18 +20,16 @@ from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.rollout.engine import Episodes, Generation, RolloutEngine
-from megatron_sspo.rollout.requests.format import RequestFormat
-from megatron_sspo.rollout.requests.generation import Parsers, Requests
+from megatron_sspo.rollout.requests.format import RequestFormat, version_name
+from megatron_sspo.rollout.requests.generation import Requests
 from megatron_sspo.rollout.requests.groups import ServedGeneration
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.build import build_router, build_servers, has_grammars, server_dtype
 from megatron_sspo.rollout.servers.client import Client
-from megatron_sspo.rollout.servers.gpu_memory import give_back_cached_memory, hand_over_to_servers
 from megatron_sspo.rollout.servers.options import Options, check, check_gpus
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router, RouterEnded
-from megatron_sspo.rollout.servers.weight_versions import version_name
 from megatron_sspo.rollout.tasks import cancel_all_others
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
@@ -90,7 +89,7 @@ class SGLangEngine:
         self._is_driver = is_driver
         self._transport = _TRANSPORTS[options.transport](options, model_path)
         if options.release_memory:
-            hand_over_to_servers()  # a server that starts measures how much memory is free
+            _hand_over_to_servers()  # a server that starts measures how much memory is free
         if not is_driver:
             return
         self.key = os.environ.get(server_program.KEY, "") if options.urls else secrets.token_urlsafe(32)
@@ -129,9 +128,7 @@ class SGLangEngine:
                 self.pool,
                 RequestFormat(model_path, run=self._name, routes=options.routes),
                 self._router,
-                max_in_flight=options.max_in_flight,
-                seconds=options.request_seconds,
-                parsers=Parsers(options.tool_call_parser, options.reasoning_parser),
+                options,
                 takes_schemas=has_grammars(options),
             )
         except BaseException:
@@ -156,7 +153,7 @@ class SGLangEngine:
         if self.pool.version is None:
             raise UserError("the servers have no weights: call load_weights before start")
         for prompt in prompts:
-            self._requests.format.check(prompt)
+            self._requests.format.model.check(prompt)
         generation = ServedGeneration(
             self._requests,
             prompts,
@@ -185,7 +182,7 @@ class SGLangEngine:
             UserError: the servers reject the weights, hold other weights than were sent, or too few servers are left.
         """
         if self._options.release_memory:
-            hand_over_to_servers()
+            _hand_over_to_servers()
         if not self._is_driver:
             self._transport.participate(tensors)
             return
@@ -231,7 +228,7 @@ class SGLangEngine:
     def close(self) -> None:
         """Stops the servers that the run owns, and resumes external ones. A second call does nothing."""
         if self._options.release_memory:
-            give_back_cached_memory()
+            _give_back_cached_memory()
         if not self._is_driver:
             self._transport.close()
             return
@@ -340,6 +337,23 @@ class SGLangEngine:
             with contextlib.suppress(RouterEnded):
                 self._run(self._router.set_servers(self.pool.urls))
                 return
+
+
+def _give_back_cached_memory() -> None:
+    """Returns this process's unused GPU memory to the driver.
+
+    torch keeps the memory of freed tensors for later tensors, so servers on the same GPU could not use it: after a
+    training step, all memory of the activations.
+    """
+    if torch.cuda.is_available():
+        gc.collect()  # tensors in reference cycles
+        torch.cuda.empty_cache()
+
+
+def _hand_over_to_servers() -> None:
+    """Gives back every rank's unused GPU memory; no rank returns before all have. A collective."""
+    _give_back_cached_memory()
+    agree.barrier()
 
 
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {

@@ -1,7 +1,7 @@
 """Converts prompts to SGLang's requests, and SGLang's answers to rollouts, without sending anything."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,9 @@ from megatron_sspo.arrays.convert import freeze, log_prob_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
 from megatron_sspo.batching.routes import pack_routes
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.engine import ModelText
-from megatron_sspo.rollout.servers.weight_versions import version_number
-from megatron_sspo.rollout.stopping import end_tokens
+from megatron_sspo.rollout.stopping import read_model_text
 from megatron_sspo.types import FinishReason, Prompt, Sampling, join_spans
-from megatron_sspo.weights.transformers_config import read_config, read_tokenizer
-
-_ROUNDING = 1e-3  # of a log-prob near 0 that a server computed in half precision
+from megatron_sspo.weights.transformers_config import read_config
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,40 +55,24 @@ class RequestFormat:
 
     def __init__(self, model_path: Path, *, run: str, routes: bool) -> None:
         config = read_config(model_path)
-        tokenizer = read_tokenizer(model_path)
-        self._end_tokens = sorted(end_tokens(model_path, config, tokenizer))
         self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
         self._experts_per_token: int = getattr(config, "num_experts_per_tok", 0)
-        self._max_positions: int = config.get_text_config().max_position_embeddings
-        self._vocab_size: int = config.get_text_config().vocab_size
         self._run, self._routes = run, routes
-        self.model = ModelText(tokenizer, self._end_tokens, self._max_positions, self._vocab_size)
-
-    def check(self, prompt: Prompt) -> None:
-        """Raises UserError if the prompt is empty or leaves no room for a response."""
-        if not 0 < len(prompt.tokens) < self._max_positions:
-            raise UserError(
-                f"prompt {prompt.id} has {len(prompt.tokens)} tokens and the model {self._max_positions} "
-                "positions: drop or shorten it"
-            )
-
-    def max_new_tokens(self, prompt: Prompt, sampling: Sampling) -> int:
-        """Returns the largest number of tokens that may follow a prompt."""
-        return min(sampling.max_tokens, self._max_positions - len(prompt.tokens))
+        self.model = read_model_text(model_path, config)
 
     def to_request(
         self, prompt: Prompt, sampling: Sampling, part: PartialResponse, *, id: str, schema: str = ""
     ) -> dict[str, Any]:
-        """Returns the request for the rest of a response; with a JSON schema, for JSON that follows it."""
+        """Returns the request for the rest of a turn, of `sampling.max_tokens` in all; a schema makes it JSON."""
         return {
             "rid": id,
             "input_ids": [*prompt.tokens, *part.tokens.tolist()],
             "sampling_params": {
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "max_new_tokens": self.max_new_tokens(prompt, sampling) - len(part.tokens),
+                "max_new_tokens": sampling.max_tokens - len(part.tokens),
                 "stop": list(sampling.stop) or None,
-                "stop_token_ids": self._end_tokens,
+                "stop_token_ids": sorted(self.model.end_tokens),
                 "no_stop_trim": True,
                 "skip_special_tokens": True,
                 **({"json_schema": schema} if schema else {}),
@@ -118,13 +98,12 @@ class RequestFormat:
             output_ids, rows = answer["output_ids"], meta["output_token_logprobs"]
             if kind == "abort" and len(output_ids) <= 1:
                 return PartialResponse()
-            if [row[1] for row in rows] != output_ids:
-                raise ValueError("output_ids and output_token_logprobs differ")
             tokens, log_probs = token_array(output_ids), log_prob_array([row[0] for row in rows])
-            self._check(tokens, log_probs)
+            if not (len(tokens) == len(log_probs) > 0 and np.isfinite(log_probs).all()):
+                raise ValueError("there is not one finite log-prob for each token")
             if kind == "abort":
                 tokens, log_probs = tokens[:-1], log_probs[:-1]
-            named = _spans(meta, len(tokens))
+            spans = tuple(self._spans(meta, len(tokens)))
             # An aborted response needs no routes: the last part has the routes of the whole response.
             needs_routes = self._routes and kind != "abort"
             routes = self._pack_routes(meta, num_inputs + len(tokens) - 1) if needs_routes else None
@@ -132,24 +111,20 @@ class RequestFormat:
             raise ValueError(f"the answer is malformed ({error!r}): {str(answer)[:300]}") from error
         if kind not in ("stop", "length", "abort"):
             raise ValueError(f"the response ended with the unknown finish_reason {meta['finish_reason']}")
-        spans = tuple((version_number(self._run, version), count) for version, count in named)
         return PartialResponse(tokens, log_probs, spans, None if kind == "abort" else kind, routes)
 
-    def _check(self, tokens: np.ndarray, log_probs: np.ndarray) -> None:
-        """Raises ValueError if a response has no token, or one that no model of this vocabulary can have sampled."""
-        if not len(tokens):
-            raise ValueError("there is no token")
-        if tokens.min() < 0 or tokens.max() >= self._vocab_size:
-            raise ValueError(f"a token is not one of the {self._vocab_size} of the vocabulary")
-        if not (log_probs.min() > -np.inf and log_probs.max() <= _ROUNDING):  # NaN fails both
-            raise ValueError("a log-prob is not a finite number of at most 0")
+    def _spans(self, meta: Mapping[str, Any], num_tokens: int) -> Iterator[tuple[int, int]]:
+        """Yields (policy version, number of tokens) for each span of tokens."""
+        for span in meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]:
+            if (count := min(span["end"], num_tokens) - span["start"]) > 0:
+                yield version_number(self._run, span["version"]), count
 
     def _pack_routes(self, meta: Mapping[str, Any], num_tokens: int) -> np.ndarray:
         """Packs the experts of every token except the last one, which the model has not processed.
 
         Raises:
             UserError: the server has recorded none.
-            ValueError: there is no such expert, or the experts are not those of `num_tokens` tokens.
+            ValueError: the experts are not those of `num_tokens` tokens.
         """
         chosen = np.frombuffer(base64.b64decode(meta["routed_experts"]), dtype=np.int32)
         # SGLang's buffer of zeros is untouched where a kernel chooses the experts itself, as its default on Blackwell
@@ -159,8 +134,6 @@ class RequestFormat:
                 'a rollout server reports expert 0 alone as the experts of a response, so routing_replay="R3" would '
                 'replay wrong ones: set rollouts.options.server={"moe_runner_backend": "triton"}, or choose "R2"'
             )
-        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < self._num_experts):
-            raise ValueError(f"experts {chosen.min()} to {chosen.max()} were chosen of {self._num_experts}")
         if num_tokens and (not len(chosen) or len(chosen) % (num_tokens * self._experts_per_token)):
             raise ValueError(
                 f"{len(chosen)} experts are not those of {num_tokens} tokens with {self._experts_per_token} each"
@@ -172,20 +145,26 @@ def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return freeze(np.concatenate([first, second])) if len(first) else second
 
 
-def _spans(meta: Mapping[str, Any], num_tokens: int) -> tuple[tuple[str, int], ...]:
-    """Returns (name of the weights' version, number of tokens) for each span of tokens.
+def version_name(run: str, version: int) -> str:
+    """Returns the name of a policy version's weights on the servers.
+
+    Args:
+        run: an identifier of the engine that sends the weights, different in every process.
+        version: the policy version.
+    """
+    return f"{run}-{version}"
+
+
+def version_number(run: str, name: str) -> int:
+    """Reverses `version_name`.
 
     Raises:
-        ValueError: a version has no name, or the spans do not follow one another through all tokens.
+        ValueError: the weights are not those of this run.
     """
-    found = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]
-    spans, end = [], 0
-    for span in found:
-        if span["start"] != end or not isinstance(span["version"], str):
-            raise ValueError(f"weight versions {found}")
-        end = span["end"]
-        if count := min(end, num_tokens) - span["start"]:
-            spans.append((span["version"], count))
-    if end < num_tokens:
-        raise ValueError(f"weight versions {found}, and there are {num_tokens} tokens")
-    return tuple(spans)
+    sender, _, number = name.rpartition("-")
+    if sender != run or not number.isdecimal():
+        raise ValueError(
+            f"these are weights of the version {name!r}, which this run has not sent: the server was restarted, or "
+            "another trainer uses it, too"
+        )
+    return int(number)

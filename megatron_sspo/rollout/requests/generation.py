@@ -6,7 +6,6 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from megatron_sspo.errors import UserError
@@ -14,6 +13,7 @@ from megatron_sspo.rollout.engine import EpisodeRunner, Episodes
 from megatron_sspo.rollout.environments import TurnRunner
 from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
 from megatron_sspo.rollout.servers.client import Client, RequestRejected, ServerError
+from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.router import Router
 from megatron_sspo.types import Prompt, Sampling
@@ -27,17 +27,6 @@ _POLL_SECONDS = 0.5
 _SHORTENED = 2  # tokens that SGLang takes off the limit of a response that fills the model's positions
 
 
-@dataclass(frozen=True, slots=True)
-class Parsers:
-    """The names of SGLang's parsers of answers to agents, as its options of these names; "": the format of Qwen."""
-
-    tool_calls: str = ""
-    reasoning: str = ""
-
-
-_NO_PARSERS = Parsers()
-
-
 class Requests:
     """Samples turns, and retries on other servers if one fails.
 
@@ -45,11 +34,10 @@ class Requests:
         pool: the servers.
         format: the conversion of requests and answers.
         router: the router that chooses the server of a request; None: this class chooses it.
-        max_in_flight: largest number of concurrent requests, over all generations.
-        seconds: timeout of a request. The server is then told to abort it and to return the tokens so far; the rest is
-            requested again, as often as necessary. The time includes waiting in the server's queue, so a timeout is not
-            a failure; a partial response that is not returned is one, and so is a time in which no request got a token.
-        parsers: the servers' parsers of answers to agents.
+        options: those of the engine. `request_seconds` is the timeout of a request. The server is then told to abort it
+            and to return the tokens so far; the rest is requested again, as often as necessary. The time includes
+            waiting in the server's queue, so a timeout is not a failure; a partial response that is not returned is
+            one, and so is a time in which no request got a token.
         takes_schemas: whether the servers can sample JSON of a schema.
     """
 
@@ -58,15 +46,13 @@ class Requests:
         pool: ServerPool,
         format: RequestFormat,
         router: Router | None,
+        options: Options,
         *,
-        max_in_flight: int,
-        seconds: float,
-        parsers: Parsers = _NO_PARSERS,
         takes_schemas: bool = False,
     ) -> None:
-        self.pool, self.format, self.parsers, self.takes_schemas = pool, format, parsers, takes_schemas
-        self._router, self._seconds = router, seconds
-        self._slots = asyncio.Semaphore(max_in_flight)
+        self.pool, self.format, self.options, self.takes_schemas = pool, format, options, takes_schemas
+        self._router, self._seconds = router, options.request_seconds
+        self._slots = asyncio.Semaphore(options.max_in_flight)
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
         self._num_in_progress, self._idle_since, self._idle_seconds = 0, time.monotonic(), 0.0
         self._last_tokens = 0.0  # when the tokens of a request last came
@@ -269,8 +255,6 @@ class Requests:
             more = self.format.parse(answer, len(inputs))
         except ValueError as error:
             raise ServerError(f"{url}/generate: {error}") from error
-        if len(more.tokens) > limit:
-            raise ServerError(f"{url} sampled {len(more.tokens)} tokens where {limit} were asked for")
         # SGLang lowers the limit of a request to what its cache can hold, without a word.
         if more.finish_reason == "length" and len(more.tokens) < limit - _SHORTENED:
             raise UserError(

@@ -41,18 +41,20 @@ class ServedSampler:
 
     async def split_reasoning(self, text: str) -> tuple[str, str] | None:
         """See `Sampler.split_reasoning`."""
-        if not self._requests.parsers.reasoning:
+        if not self._requests.options.reasoning_parser:
             return None
-        found = await self._ask("/separate_reasoning", text=text, reasoning_parser=self._requests.parsers.reasoning)
+        found = await self._ask(
+            "/separate_reasoning", text=text, reasoning_parser=self._requests.options.reasoning_parser
+        )
         return found.get("text") or "", found.get("reasoning_text") or ""
 
     async def find_calls(
         self, text: str, tools: Sequence[Mapping[str, Any]]
     ) -> tuple[str, list[tuple[str, str]]] | None:
         """See `Sampler.find_calls`. An answer whose calls no client could send again has none."""
-        if not self._requests.parsers.tool_calls:
+        if not self._requests.options.tool_call_parser:
             return None
-        options = {"tools": list(tools), "tool_call_parser": self._requests.parsers.tool_calls}
+        options = {"tools": list(tools), "tool_call_parser": self._requests.options.tool_call_parser}
         found = await self._ask("/parse_function_call", text=text, **options)
         calls = [(call["name"], call["parameters"]) for call in found.get("calls") or []]
         is_encodable = all(part.encode(errors="replace").decode() == part for call in calls for part in call)

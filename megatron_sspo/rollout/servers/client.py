@@ -75,7 +75,7 @@ class Client:
             raise ServerError(f"{self.url} did not accept a connection within {_CONNECT_SECONDS:.0f} s") from None
         except TimeoutError:
             raise ServerError(f"{where} did not answer within {seconds:.0f} s") from None
-        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # UnicodeError: also of a host's name
+        except (aiohttp.ClientError, OSError) as error:
             raise ServerError(f"{where}: {type(error).__name__} {error}") from error
         if not 200 <= status < 300:
             raise ServerError(f"{where} answered {status}: {text[:500]}", is_rejected=status in _REJECTED)

@@ -25,7 +25,6 @@ class EpisodeResult:
     returned: Any  # None of an episode that failed
     text: str  # of the last turn
     has_failed: bool = False  # whether it raised or was late
-    first_prompt: int = 0  # the number of tokens of the first turn's prompt; 0 without a turn
 
 
 class Episodes:
@@ -103,8 +102,7 @@ class Episodes:
             late=is_late,
             failed=error is not None,
         )
-        first = len(session.tree.turns[0].prompt) if session.tree.turns else 0
-        return EpisodeResult(trajectories, returned, session.last_text, is_late or error is not None, first)
+        return EpisodeResult(trajectories, returned, session.last_text, is_late or error is not None)
 
     def _check_answered(self, session: Session, *, is_late: bool) -> None:
         """Raises AgentError if the policy answered in none of the first episodes: then the settings are to blame."""

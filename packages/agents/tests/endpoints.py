@@ -77,20 +77,13 @@ class Fixed:
         return None
 
 
-def serve(
-    do: Any, sampler: Fixed | None = None, *, knows_all: bool = False, special: Sequence[str] = (), **limits: Any
-) -> Any:
-    """Runs `do(base_url, session, server)` against an endpoint with one episode.
-
-    Args:
-        special: tokens that the tokenizer calls special.
-    """
+def serve(do: Any, sampler: Fixed | None = None, *, knows_all: bool = False, **limits: Any) -> Any:
+    """Runs `do(base_url, session, server)` against an endpoint with one episode."""
 
     async def run() -> Any:
         server = EndpointServer("127.0.0.1")
         await server.listen()
         chosen, policy = tokenizer(knows_all=knows_all), sampler or Fixed()
-        chosen.add_special_tokens({"additional_special_tokens": list(special)})
         template = ChatTemplate(model(chosen))
         decode = template.model.decode
         object.__setattr__(template.model, "decode", lambda tokens: policy.text or decode(tokens))

@@ -32,15 +32,3 @@ def test_an_error_of_an_agents_close_is_shown_and_its_thread_ends():
     with pytest.raises(AgentError, match="the log is gone"):
         agents.close()
     assert not agents._thread.is_alive()
-
-
-def test_a_close_that_is_no_coroutine_is_called():
-    class Plain(Ending):
-        closed = False
-
-        def close(self):
-            self.closed = True
-
-    agents = Agents(plain := Plain())
-    agents.close()
-    assert plain.closed

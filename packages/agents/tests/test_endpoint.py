@@ -29,14 +29,12 @@ def test_a_foreign_key_and_that_of_an_ended_episode_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[" * 100_000, b"[]", b'{"messages": "x"}', b'{"messages": []}', b'{"messages": [1]}']
+    [b"{", b"[]", b'{"messages": []}', b'{"messages": [1]}']
     + [
         json.dumps({"messages": messages}).encode()
         for messages in (
             [{"role": "root", "content": "x"}],
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://a"}}]}],
-            [{"role": "user", "content": "\ud800"}],
-            [{"role": "user", "content": "x", "tool_calls": [TOOL]}],
         )
     ]
     + [
@@ -44,10 +42,7 @@ def test_a_foreign_key_and_that_of_an_ended_episode_are_refused() -> None:
         for option in (
             {"n": 2},
             {"tool_choice": "required"},
-            {"tool_choice": {"type": "function", "function": {"name": "add"}}},
-            {"tool_choice": "required", "tools": [TOOL], "response_format": {"type": "json_object"}},
             {"response_format": {"type": "grammar"}},
-            {"response_format": {"type": "json_schema"}},
             {"logprobs": True},
             {"max_tokens": 0},
             {"stop": [""]},
@@ -63,17 +58,6 @@ def test_a_body_that_is_malformed_or_asks_for_more_is_refused_and_leaves_nothing
             assert (await answer.json())["error"]["message"]
         assert session.tree.turns == []
         assert session.num_turns == 0
-
-    serve(do)
-
-
-def test_another_api_is_told_what_is_offered() -> None:
-    async def do(base_url, session, server):
-        async with aiohttp.ClientSession() as client, client.post(f"{base_url}/responses", json=REQUEST) as answer:
-            assert answer.status == 404
-            assert (await answer.json())["error"]["message"].endswith(
-                "of the paths /chat/completions, /messages and /models, none is this"
-            )
 
     serve(do)
 

