@@ -21,12 +21,11 @@ from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
 from megatron_sspo.policy.router_load import RouterLoad
-from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
-from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
 from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_plan
 from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels, multiply_experts_at_once
+from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import Batch, RolloutGroup
@@ -92,16 +91,19 @@ class Policy:
         # the reference policy's weights, kept on the host because they are not used most of the time
         parameters = [p for chunk in chunks for p in chunk.parameters()] if run.needs_reference else []
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
-        routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
+        routing = _routing_replay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
         self.chunks = makers.wrap_in_ddp(self.transformer, self.ddp, chunks)
         multiply_experts_at_once(self.transformer)
         self.kernels = describe_kernels(self.transformer, self.ddp)
-        if share_prompts and (reason := refusal_of_any_rank(chunks, device)):
-            share_prompts = False
-            self.kernels += (
-                f"; prompts are not shared, because attention by Transformer Engine failed a check: {reason}"
-            )
+        if share_prompts and has_transformer_engine():
+            from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
+
+            if reason := refusal_of_any_rank(chunks, device):
+                share_prompts = False
+                self.kernels += (
+                    f"; prompts are not shared, because attention by Transformer Engine failed a check: {reason}"
+                )
         self._load = RouterLoad(chunks)
         self._schedule = makers.make_schedule(
             run, self.transformer, self.chunks, self.vocab_size, routing, self._load, share_prompts=share_prompts
@@ -262,6 +264,12 @@ class Policy:
         if self.ddp.overlap_param_gather:
             for chunk in self.chunks:
                 chunk.start_param_sync(force_sync=True)
+
+
+def _routing_replay(chunks: Sequence[Any]) -> Any:
+    from megatron_sspo.policy.routing_replay import RoutingReplay
+
+    return RoutingReplay(chunks)
 
 
 def _with_token_values(batch: Batch, name: str, values: Mapping[int, np.ndarray]) -> list[RolloutGroup]:
