@@ -274,11 +274,6 @@ def reason_for_reference(run: Run) -> str:
 
 def _contradictions_of_rollouts(run: Run, rollouts: Rollouts) -> Iterator[str]:
     sampling = rollouts.sampling
-    if run.optimizer.min_lr > run.optimizer.lr:
-        yield (
-            f"optimizer.min_lr is {run.optimizer.min_lr}, more than optimizer.lr={run.optimizer.lr}: the schedule ends "
-            "there, so lower it"
-        )
     if sampling.temperature < _LOWEST_TEMPERATURE:
         yield (
             f"rollouts.sampling.temperature is {sampling.temperature}: training needs sampled responses, so set it to "
@@ -350,11 +345,6 @@ def _contradictions_of_layouts(run: Run) -> Iterator[str]:
             yield (
                 f"{place}.expert × {place}.expert_tensor = {experts} does not divide data × tensor × context = "
                 f"{shared_by}: experts are sharded over these ranks, so change one of the sizes"
-            )
-        if parallel.virtual_pipeline > 1 and parallel.pipeline == 1:
-            yield (
-                f"{place}.virtual_pipeline is {parallel.virtual_pipeline} with {place}.pipeline=1: interleaving needs "
-                f"a pipeline, so set {place}.virtual_pipeline to 1 or {place}.pipeline above it"
             )
     for size, parallel in run.layouts.items():
         if parallel.num_processes != size or (size == run.parallel.num_processes and parallel != run.parallel):

@@ -1,7 +1,12 @@
 """`megatron-sspo launch`: checks a run, and starts it here, by Slurm, or by NeMo-Run."""
 
 import argparse
+import os
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +82,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     if options.rehearse:
         return _rehearse(options, load_recipe(options.recipe, options.set))
     job = _job(options) if options.on != "local" else None
-    on_slurm = job if slurm.uses_slurm(options) else None
+    on_slurm = job if options.executor == "slurm" else None
     of_script = on_slurm.script_assignments() if on_slurm is not None else []
     run = load_recipe(options.recipe, [*of_script, *options.set])
     resume = ["--resume", str(options.resume)] if options.resume else []
@@ -183,8 +188,25 @@ def _check(run: "Run", options: argparse.Namespace, job: slurm.SlurmJob | None) 
 
 def _nemo_run(options: argparse.Namespace, job: slurm.SlurmJob) -> int:
     """Starts the job with the interpreter that has NeMo-Run; it needs nothing of the trainer's environment."""
-    from megatron_sspo.launch.nemo_run_process import run_module
+    from megatron_sspo.processes.parent import exit_with_parent
 
-    arguments = [job.recipe, *(f"--set={assignment}" for assignment in job.assignments), f"--script={job.script}"]
-    module = "megatron_sspo.launch.nemo_run"
-    return run_module(module, arguments, job, executor=options.executor, dry_run=options.dry_run)
+    python = os.environ.get("NEMO_RUN_PYTHON") or str(job.project / ".venv-nemo-run" / "bin" / "python")
+    if not Path(python).exists():
+        raise UserError(
+            f"there is no NeMo-Run at {python}: make install-nemo-run, or set NEMO_RUN_PYTHON to an interpreter "
+            "that has it"
+        )
+    # not `-m`, because experiments store classes by their module
+    start = "import sys; from megatron_sspo.launch.nemo_run import main; sys.exit(main())"
+    command = [python, "-c", start, job.recipe, *(f"--set={assignment}" for assignment in job.assignments)]
+    command += [f"--script={job.script}", f"--sbatch={shlex.join(job.options)}", f"--executor={options.executor}"]
+    environment = {**os.environ, "PYTHONPATH": str(job.project), **job.environment}
+    if options.executor == "local" or "CONTAINER" not in job.variables:
+        environment.setdefault("PYTHON", sys.executable)
+    environment.setdefault("COLUMNS", "200")  # the width to which NeMo-Run wraps what it prints, scripts included
+    return subprocess.run(
+        [*command, *(["--dry-run"] if options.dry_run else [])],
+        cwd=job.project,
+        env=environment,
+        preexec_fn=partial(exit_with_parent, os.getpid()),
+    ).returncode

@@ -92,15 +92,3 @@ def add_measure(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--compare", default="", metavar="FIELD", help="field of a sweep to compare (default: the first varied)"
     )
-
-
-def check_measure(options: argparse.Namespace, command: str) -> None:
-    """Checks that the options of a sweep are not given for something else.
-
-    Raises:
-        UserError: `--measure` or `--compare` is given.
-    """
-    if options.measure or options.compare:
-        from megatron_sspo.errors import UserError
-
-        raise UserError(f"--measure and --compare are for the folder of a sweep: megatron-sspo {command} SWEEP")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.cli import lab
-from megatron_sspo.cli.parser import add_command, add_measure, check_measure, not_empty
+from megatron_sspo.cli.parser import add_command, add_measure, not_empty
 
 
 def add_arguments(commands: Any, *, run: Any) -> None:
@@ -30,7 +30,6 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         results = lab.call("results.read_results", folder, measure=options.measure, compare=options.compare)
         print(lab.call("table.sweep_table", results), end="")
         return 0
-    check_measure(options, "table")
     from megatron_sspo.evaluation.command import print_table
 
     print_table(options.folders)

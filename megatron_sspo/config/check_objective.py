@@ -1,15 +1,12 @@
 """Checks a user's objective by calling it on three small batches. It needs torch alone."""
 
-import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
 
 from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.objective import Segments, Sums
-from megatron_sspo.objective.average import average_of, shares_of
 from megatron_sspo.objective.in_place import kept
 from megatron_sspo.objective.inputs import needs_of
 
@@ -42,18 +39,6 @@ def check_objective(value: Any) -> None:
                 f"an objective that always reports values of the same names; {when} it reports "
                 f"{', '.join(found) or 'none'}, and otherwise {', '.join(names[0]) or 'none'}"
             )
-    _check_average(value)
-
-
-def _check_average(value: Any) -> None:
-    what = "an objective whose average is one such as OverTokens() or OverLength(1024)"
-    try:
-        divisor: object = average_of(value).divisor(2, 3)
-        shares_of(average_of(value), Segments.from_lengths([2, 1]))  # by which penalties are averaged
-    except Exception as error:
-        raise ValueError(f"{what}, but {type(error).__name__}: {one_line(str(error))}") from error
-    if not isinstance(divisor, Real) or not 0 < divisor < math.inf:
-        raise ValueError(f"{what}, whose divisor is a finite number above 0, not {describe_value(divisor)}")
 
 
 def _check_batch(

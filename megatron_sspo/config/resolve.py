@@ -56,6 +56,17 @@ def short_names(folder: str, attribute: str) -> list[str]:
     )
 
 
+def check_plugin(kind: str, name: str, options: Mapping[str, Any]) -> Any:
+    """Finds a plug-in of the folder `megatron_sspo/<kind>` and checks its options with `check_options`.
+
+    Returns:
+        The function that builds it.
+    """
+    function = resolve(kind, name, kind)
+    check_options(function, options, f"the {kind} {name!r}")
+    return function
+
+
 def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *given: Any) -> Any:
     """Returns `function(*given, **options)`, with the options as `check_options` returns them.
 

@@ -18,9 +18,7 @@ from megatron_sspo.evaluation.evaluate import SetEvaluation
 from megatron_sspo.evaluation.model import fingerprint, open_model
 from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord, read_result
 from megatron_sspo.evaluation.sets import (
-    check_environments,
     check_held_out,
-    check_rewards,
     held_out_streams,
     open_environments,
     open_rewards,
@@ -68,7 +66,6 @@ def evaluate_model(
     assert run.evaluation is not None
     samples = run.evaluation.samples if samples is None else samples
     check(replace(run, evaluation=replace(run.evaluation, samples=samples)))
-    check_rewards(run)
     check_engine(run)
     label = one_line(label or str(path))
     parts = [part for part in path.parts if part not in ("/", ".", "..")]
@@ -79,8 +76,7 @@ def evaluate_model(
         streams = held_out_streams(run, tokenizer)
         for stream in streams.values():
             check_prompts_fit(stream.prompts, folder.config)
-        check_held_out(run, streams)
-        check_environments(run, tokenizer)
+        check_held_out(run, streams, tokenizer)
         with EvaluationRecord(output, model=label, weights=fingerprint(folder)) as record:
             display.log(f"{label}: {', '.join(streams)}, into {output}")
             for line in describe_sources(streams):

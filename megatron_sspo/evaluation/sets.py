@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
-from megatron_sspo.config.resolve import check_options, resolve
+from megatron_sspo.config.resolve import check_plugin
 from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.stream import PromptStream
@@ -45,21 +45,25 @@ def sets_of(run: Run) -> Mapping[str, HeldOut]:
     return run.evaluation.sets if run.evaluation else {}
 
 
-def check_rewards(run: Run) -> None:
-    """Raises UserError if the reward of a set is missing or does not have one of the given options."""
-    for held_out in sets_of(run).values():
-        name, options = _reward_of(run, held_out)
-        check_options(resolve("reward", name, "reward"), options, f"the reward {name!r}")
+def check_held_out(run: Run, streams: Mapping[str, PromptStream], tokenizer: Any) -> None:
+    """Checks the reward and the environment of each set, and that the reward can score each of its prompts.
 
-
-def check_held_out(run: Run, streams: Mapping[str, PromptStream]) -> None:
-    """Raises UserError if the reward of a set cannot score one of its prompts; the message names both."""
-    if run.rollouts.agent:  # which may reward its episodes itself, by rows without a gold answer
-        return
+    Raises:
+        UserError: a plug-in is missing, lacks an option, or does not fit prompts, template or tokenizer.
+    """
     for set_name, held_out in sets_of(run).items():
         name, options = _reward_of(run, held_out)
-        with _naming(set_name):
-            check_prompts(resolve("reward", name, "reward"), streams[set_name].prompts, options)
+        reward = check_plugin("reward", name, options)
+        if not run.rollouts.agent:  # which may reward its episodes itself, by rows without a gold answer
+            with _naming(set_name):
+                check_prompts(reward, streams[set_name].prompts, options)
+        rollouts = _rollouts_of(run, held_out)
+        check_episodes(rollouts, tokenizer)
+        if rollouts.environment and held_out.prompts.template != "chat":
+            raise UserError(
+                f"the evaluation set {set_name} has the environment {rollouts.environment!r} and the template "
+                f"{held_out.prompts.template!r}: observations are messages of a chat, so set its template to 'chat'"
+            )
 
 
 def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dict[str, Reward]:
@@ -79,18 +83,6 @@ def open_rewards(run: Run, stack: ExitStack, first: Reward | None = None) -> dic
             stack.callback(call_user_code, opened[key].close, "the reward's close")
         found[set_name] = opened[key]
     return found
-
-
-def check_environments(run: Run, tokenizer: Any) -> None:
-    """Raises UserError if a set's environment is missing, lacks an option, or does not fit template or tokenizer."""
-    for name, held_out in sets_of(run).items():
-        rollouts = _rollouts_of(run, held_out)
-        check_episodes(rollouts, tokenizer)
-        if rollouts.environment and held_out.prompts.template != "chat":
-            raise UserError(
-                f"the evaluation set {name} has the environment {rollouts.environment!r} and the template "
-                f"{held_out.prompts.template!r}: observations are messages of a chat, so set its template to 'chat'"
-            )
 
 
 def open_environments(run: Run, stack: ExitStack, first: Episodes | None = None) -> dict[str, Episodes | None]:

@@ -43,7 +43,7 @@ from megatron_sspo.run import Prompts, Run, WarmStart
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.run_folder.new import check_is_new
-from megatron_sspo.run_folder.resuming import changes_of_resumed
+from megatron_sspo.run_folder.resuming import differences
 from megatron_sspo.types import Batch
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ class Job:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self.display.log_to(self.folder / LOG)
                 if self.training.resumed_from is not None:
-                    before, now = read_manifest(self.training.resumed_from).run, config_to_json(self.run)
-                    for line in changes_of_resumed(before, now, batches_left=len(self.state.batches)):
+                    before = read_manifest(self.training.resumed_from).run
+                    for line in differences(before, config_to_json(self.run)):
                         self.display.log(f"resumed with another configuration: {line}")
                 elif rows := metrics_files.read_complete_rows(self.folder / metrics_files.METRICS):
                     self.display.log(

@@ -116,20 +116,15 @@ def task(job: SlurmJob, executor: run.Executor) -> run.Script:
     """Returns the script that the executor runs: the whole job of slurm/, or locally `megatron-sspo train`."""
     if isinstance(executor, run.SlurmExecutor):
         return run.Script(inline=f"exec bash {shlex.join([job.script, *job.arguments])}\n")
-    return local_script(job, "megatron_sspo", "train", *job.arguments)
-
-
-def local_script(job: SlurmJob, module: str, *arguments: str) -> run.Script:
-    """Returns the script of a task on this machine: a module, run in the project by the trainer's interpreter."""
     lines = [
         f"cd {shlex.quote(str(job.project))}",
         f"export PYTHONPATH={shlex.quote(str(job.project))}",
-        f"exec {shlex.join([trainer_python(job), '-m', module, *arguments])}",
+        f"exec {shlex.join([_python(job), '-m', 'megatron_sspo', 'train', *job.arguments])}",
     ]
     return run.Script(inline="\n".join(lines) + "\n")
 
 
-def trainer_python(job: SlurmJob) -> str:
+def _python(job: SlurmJob) -> str:
     """Returns the path of the trainer's interpreter: PYTHON, or that of `make install`."""
     return job.variables.get("PYTHON", str(job.project / ".venv" / "bin" / "python"))
 
@@ -221,7 +216,7 @@ def launch(job: SlurmJob, executor: run.Executor, *, dry_run: bool = False, chec
         if isinstance(executor, run.SlurmExecutor):
             check_accounting(executor)
         experiment.run(tail_logs=True)
-    state = final_states(experiment, count=1)[0]
+    state = _final_state(experiment)
     print(f"experiment {experiment._id}: {state}", flush=True)
     return 0 if state == "SUCCEEDED" else 1
 
@@ -232,10 +227,9 @@ def check(job: SlurmJob, executor: run.Executor) -> None:
     Raises:
         UserError: a check fails; it has the message of the check.
     """
-    python = trainer_python(job)
     on_slurm = isinstance(executor, run.SlurmExecutor)
     place = ["--on", "slurm", f"--sbatch={shlex.join(job.options)}", f"--script={job.script}"] if on_slurm else []
-    command = [python, "-m", "megatron_sspo", "launch", *job.arguments, "--check", *place]
+    command = [_python(job), "-m", "megatron_sspo", "launch", *job.arguments, "--check", *place]
     environment = {**os.environ, **job.environment, "PYTHONPATH": str(job.project)}
     done = subprocess.run(
         command, cwd=job.project, env=environment, stderr=subprocess.PIPE, text=True, encoding="utf-8"
@@ -254,14 +248,14 @@ def check_accounting(executor: run.SlurmExecutor) -> None:
         )
 
 
-def final_states(experiment: run.Experiment, count: int) -> list[str]:
-    """Returns the final states of the `count` tasks. Right after the end, Slurm's accounting may not have them yet."""
+def _final_state(experiment: run.Experiment) -> str:
+    """Returns the final state of the task. Right after the end, Slurm's accounting may not have it yet."""
     deadline = time.monotonic() + _STATE_SECONDS
     while True:
-        found = experiment.status(return_dict=True) or {}
-        states = [str(getattr(entry["status"], "name", entry["status"])) for entry in found.values()]
-        if (len(states) == count and all(state in _ENDED for state in states)) or time.monotonic() > deadline:
-            return states or ["UNKNOWN"]
+        found = [entry["status"] for entry in (experiment.status(return_dict=True) or {}).values()]
+        state = str(getattr(found[0], "name", found[0])) if found else "UNKNOWN"
+        if state in _ENDED or time.monotonic() > deadline:
+            return state
         time.sleep(2)
 
 

@@ -11,7 +11,6 @@ from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.processes.console import Display
-from megatron_sspo.processes.keys import check_key
 from megatron_sspo.processes.ports import check_address, check_free
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.servers import server_program
@@ -47,7 +46,6 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     key = os.environ.get(server_program.KEY, "")
     if not key:
         raise UserError(f"{server_program.KEY} is not set: set the same key for the servers and for the trainer")
-    check_key(key, "the servers'", server_program.KEY)
     check_options(sglang.engine, run.rollouts.options, "the engine 'sglang'", num_given=1)
     given = Options(**run.rollouts.options)
     options = replace(

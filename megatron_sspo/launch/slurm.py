@@ -1,6 +1,5 @@
 """Submits `slurm/train.sbatch`, or another script of that folder, to this machine's Slurm cluster."""
 
-import argparse
 import os
 import re
 import shlex
@@ -35,11 +34,6 @@ SCRIPT = "slurm/train.sbatch"
 SWEEP_SCRIPT = "slurm/sweep.sbatch"
 _SHARED = Path("slurm/job.sh")  # every script sources it
 _PACKAGE = Path(__file__).parents[1]
-
-
-def uses_slurm(options: argparse.Namespace) -> bool:
-    """Returns whether what `--on` and `--executor` start are jobs of Slurm."""
-    return options.on == "slurm" or (options.on == "nemo-run" and options.executor == "slurm")
 
 
 @dataclass(frozen=True, kw_only=True)

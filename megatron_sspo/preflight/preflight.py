@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.checkpoint.state import list_checkpoints
-from megatron_sspo.config.resolve import check_options, resolve
+from megatron_sspo.config.resolve import check_plugin
 from megatron_sspo.data.demonstration import demonstration
 from megatron_sspo.data.fit import check_prompts_fit, check_vocabulary
 from megatron_sspo.data.open import describe_sources, prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
-from megatron_sspo.evaluation.sets import check_environments, check_held_out, check_rewards, held_out_streams
+from megatron_sspo.evaluation.sets import check_held_out, held_out_streams
 from megatron_sspo.preflight import resources
-from megatron_sspo.reward.protocol import check_prompts
+from megatron_sspo.reward.protocol import Reward, check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
 from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.rollout.open_episodes import check_episodes
@@ -56,13 +56,12 @@ def preflight(
     _check_layouts(run, config, elsewhere=elsewhere)
     checkpoint = _check_folder(run, folder, is_new=resume is None)
     check_trackers(run.tracking)
-    _check_plugins(run)
     tokenizer = load_tokenizer(model)
-    check_episodes(run.rollouts, tokenizer)
+    reward = _check_plugins(run, tokenizer)
     _check_weights(model, config, run.model.init)
     if line := describe_end_of_turn(model, tokenizer):
         log(line)
-    _check_data(run, config, tokenizer, checkpoint, log)
+    _check_data(run, config, tokenizer, reward, checkpoint, log)
     if os.environ.get("RANK", "0") == "0":
         resources.check_disk(run, config, folder)
         _check_servers(run.rollouts, elsewhere=elsewhere)
@@ -84,13 +83,17 @@ def _check_layouts(run: Run, config: Mapping[str, Any], *, elsewhere: bool) -> N
                 raise UserError(f"{place} does not fit: {error}") from error
 
 
-def _check_plugins(run: Run) -> None:
-    """Checks the names and options of the advantage, the rewards and the engine."""
+def _check_plugins(run: Run, tokenizer: Any) -> Callable[..., Reward]:
+    """Checks the names and options of the advantage, the engine, the environment or agent, and the reward.
+
+    Returns:
+        The function that builds the reward.
+    """
     may_branch = bool(run.rollouts.agent) and run.rollouts.endpoint.max_branches > 1
     check_advantage(run.advantage, run.rollouts.group_size, may_branch=may_branch, refills=run.rollouts.refills)
-    check_options(resolve("reward", run.reward, "reward"), run.reward_options, f"the reward {run.reward!r}")
-    check_rewards(run)
     check_engine(run)
+    check_episodes(run.rollouts, tokenizer)
+    return check_plugin("reward", run.reward, run.reward_options)
 
 
 def _check_weights(model: Path, config: Mapping[str, Any], init: str) -> None:
@@ -107,13 +110,14 @@ def _check_data(
     run: Run,
     config: Mapping[str, Any],
     tokenizer: Any,
+    reward: Callable[..., Reward],
     checkpoint: Resumable | None,
     log: Callable[[str], None],
 ) -> None:
     """Reads and checks every row: of the prompts, of the held-out sets, and of the warm start."""
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
     if not run.rollouts.agent:  # which may reward its episodes itself, by rows without a gold answer
-        check_prompts(resolve("reward", run.reward, "reward"), stream.prompts, run.reward_options)
+        check_prompts(reward, stream.prompts, run.reward_options)
     if checkpoint is not None:
         stream.restore(checkpoint.prompts)
     held_out = held_out_streams(run, tokenizer)
@@ -123,8 +127,7 @@ def _check_data(
         log(line)
     for each in (stream, *held_out.values()):
         check_prompts_fit(each.prompts, config)
-    check_held_out(run, held_out)
-    check_environments(run, tokenizer)
+    check_held_out(run, held_out, tokenizer)
     if run.warm_start:
         try:
             for prompt in prompt_stream(run.warm_start.prompts, tokenizer, seed=run.seed, shuffle=False).prompts:

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.cuda import nccl
 
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
 from megatron_sspo.preflight.resources import check_memory, memory_of_rank
-from megatron_sspo.processes import agree, shared_gpus
+from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.run_folder.resuming import differences
 
@@ -34,7 +33,7 @@ _SEEN_SECONDS = 10.0  # the time after which a new file of a shared file system 
 
 
 def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
-    """Checks that all ranks have the same software, configuration and folders, GPUs of their own, and enough memory.
+    """Checks that all ranks have the same software, configuration and folders, and enough memory.
 
     A collective: all ranks raise the same error, so that no rank waits for another.
 
@@ -47,15 +46,13 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     """
     host, on_cuda = socket.gethostname(), torch.cuda.is_available()
     gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if on_cuda else ""
-    place = shared_gpus.place_of(dist.get_rank() if dist.is_initialized() else 0)
-    mine = {"host": host, "versions": versions(), "gpu": gpu, "run": config_to_json(run), "place": place}
+    mine = {"host": host, "versions": versions(), "gpu": gpu, "run": config_to_json(run)}
     found = agree.all_gather_objects(mine)
     _check_alike(found)
-    _check_own_gpus([(rank["gpu"], rank["place"]) for rank in found])
     _check_paths(Path(run.model.path), folder)
     num_sharing = Counter(rank["gpu"] if on_cuda else rank["host"] for rank in found)[gpu if on_cuda else host]
     if on_cuda and num_sharing > 1 and agree.is_main():
-        _log.warning("%d ranks share a GPU, as the variables of NCCL say: that is slow, and for trials", num_sharing)
+        _log.warning("%d ranks share a GPU: that is slow, and for trials", num_sharing)
     available, what = memory_of_rank(num_sharing)
     with agree.same_error_on_all_ranks():
         check_memory(run, config, available, f"{what} of {host}", on_cuda=on_cuda)
@@ -110,21 +107,6 @@ def _check_alike(found: list[dict[str, Any]]) -> None:
             raise UserError(
                 f"the recipe gives other values on {where} than on rank 0: "
                 f"{lines[0].replace(', and was ', ' there, and here ')}: let it depend neither on time nor on chance"
-            )
-
-
-def _check_own_gpus(places: list[tuple[str, str]]) -> None:
-    """Checks that NCCL accepts the ranks on each GPU; it would refuse them later, in the first collective.
-
-    Args:
-        places: the GPU and `shared_gpus.place_of` of each rank.
-    """
-    for rank, place in enumerate(places):
-        if place[0] and (owner := places.index(place)) != rank:
-            raise UserError(
-                f"ranks {owner} and {rank} are on the same GPU, {place[0]}: start one process per GPU, and set "
-                "LOCAL_RANK or CUDA_VISIBLE_DEVICES for each, or NCCL_MULTI_RANK_GPU_ENABLE=1 (without NCCL_HOSTID) to "
-                "try several on one"
             )
 
 

@@ -22,10 +22,3 @@ def name_host(rank: int) -> None:
     """
     if os.environ.get(_ENABLE) == "1" and torch.cuda.is_available() and nccl.version() < _OLDEST_WITH_ENABLE:
         os.environ.setdefault(_HOST, f"{socket.gethostname()}-{rank}")
-
-
-def place_of(rank: int) -> str:
-    """Returns what must differ between ranks on one GPU: NCCL refuses those with equal values."""
-    if os.environ.get(_ENABLE) == "1" and torch.cuda.is_available() and nccl.version() >= _OLDEST_WITH_ENABLE:
-        return str(rank)
-    return os.environ.get(_HOST, "")

@@ -7,11 +7,13 @@ from typing import Any, Protocol
 
 from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value
-from megatron_sspo.config.part_names import check_part_names
 from megatron_sspo.config.resolve import call_with_options, check_members, resolve
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
+
+# the run's own metrics of rewards: a part of such a name would replace reward/mean, the mean of the whole reward
+_TAKEN = ("", "mean", "zero_variance_groups")
 
 
 class Reward(Protocol):
@@ -97,6 +99,19 @@ def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence
         )
     with user_code_errors(what):  # a number's or a mapping's own methods run only here
         return [_checked_parts(parts, prompt, what) for prompt, parts in zip(prompts, scores, strict=True)]
+
+
+def check_part_names(names: Iterable[str], who: str) -> None:
+    """Raises UserError if the parts of a reward cannot be the names of metrics, reward/NAME.
+
+    Args:
+        who: what gave the parts, for the message: "Scores.score".
+    """
+    for taken in (name for name in names if name in _TAKEN):
+        raise UserError(
+            f"{who} gave a part of the reward with the name {taken!r}, which cannot be that of its metric, "
+            f"reward/{taken}: give the part another name"
+        )
 
 
 def _checked_parts(parts: Any, prompt: Prompt, what: str) -> dict[str, float]:

@@ -11,11 +11,11 @@ from typing import Any
 from megatron_sspo.agent.errors import agent_errors_as_user_errors
 from megatron_sspo.config.kinds import LARGEST
 from megatron_sspo.config.naming import describe_value
-from megatron_sspo.config.part_names import check_part_names
-from megatron_sspo.config.resolve import call_with_options, check_options, resolve
+from megatron_sspo.config.resolve import call_with_options, check_plugin, resolve
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.data.template import apply_template
 from megatron_sspo.errors import UserError
+from megatron_sspo.reward.protocol import check_part_names
 from megatron_sspo.rollout.engine import ModelText, Sampler, SchemaRejected
 from megatron_sspo.rollout.responses import make_rollout
 from megatron_sspo.rollout.stopping import text_of
@@ -234,7 +234,7 @@ def check_agent(name: str, options: Mapping[str, Any], tokenizer: Any) -> None:
     Raises:
         UserError: there is no agent of that name, it lacks an option, or the tokenizer has no chat template.
     """
-    check_options(resolve("agent", name, "agent"), options, f"the agent {name!r}")
+    check_plugin("agent", name, options)
     if not tokenizer.chat_template:
         raise UserError(
             f"rollouts.agent needs a chat template, and the tokenizer {tokenizer.name_or_path!r} has none: choose a "

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from megatron_sspo.config.naming import describe_value
-from megatron_sspo.config.resolve import call_with_options, check_members, check_options, resolve
+from megatron_sspo.config.resolve import call_with_options, check_members, check_plugin, resolve
 from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.errors import UserError
@@ -21,7 +21,7 @@ def check_episodes(rollouts: Rollouts, tokenizer: Any) -> None:
             support several turns.
     """
     if rollouts.environment:
-        check_options(_builder(rollouts), rollouts.environment_options, _description(rollouts))
+        check_plugin("environment", rollouts.environment, rollouts.environment_options)
         from megatron_sspo.environment.turns import TurnTemplate
 
         TurnTemplate(tokenizer)
@@ -54,10 +54,11 @@ def open_episodes(rollouts: Rollouts, *, max_prompt_tokens: int) -> Iterator[Epi
     else:
         from megatron_sspo.rollout.environments import EnvironmentEpisodes
 
-        what = "environment"
-        environment = call_with_options(_builder(rollouts), rollouts.environment_options, _description(rollouts))
-        check_members(environment, Environment, _description(rollouts))
-        _check_values(environment, _description(rollouts))
+        what, name = "environment", f"the environment {rollouts.environment!r}"
+        build = resolve("environment", rollouts.environment, "environment")
+        environment = call_with_options(build, rollouts.environment_options, name)
+        check_members(environment, Environment, name)
+        _check_values(environment, name)
         episodes = EnvironmentEpisodes(environment)
     try:
         yield episodes
@@ -73,11 +74,3 @@ def _check_values(environment: Environment, what: str) -> None:
             f"{what} has the stop {describe_value(stop)} and the max_episodes {describe_value(most)}: they must be a "
             "tuple of strings, () for none, and a whole number of 1 or more"
         )
-
-
-def _builder(rollouts: Rollouts) -> Any:
-    return resolve("environment", rollouts.environment, "environment")
-
-
-def _description(rollouts: Rollouts) -> str:
-    return f"the environment {rollouts.environment!r}"

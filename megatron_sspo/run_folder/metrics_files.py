@@ -94,20 +94,6 @@ def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
     return rows
 
 
-def check_rows(path: Path, update: int) -> None:
-    """Checks that a metrics file has a row of every update up to `update`.
-
-    Raises:
-        UserError: the file is missing, a line cannot be read, or a row is missing.
-    """
-    found = {row["update"] for row in read_complete_rows(path)}
-    if missing := [number for number in range(1, update + 1) if number not in found]:
-        raise UserError(
-            f"{path} has no row of update {missing[0]}, but the checkpoint is of update {update}: restore the file, "
-            "or delete the checkpoints of later updates to resume from an older one"
-        )
-
-
 def read_complete_rows(path: Path) -> list[dict[str, float]]:
     """Returns the rows of a metrics file without an incomplete last line; no rows if the file does not exist."""
     return read(path, may_be_cut=True) if path.exists() else []

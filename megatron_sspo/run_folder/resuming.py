@@ -11,21 +11,13 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import Manifest, check_content, check_sizes, read_manifest
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree, parent
-from megatron_sspo.processes.console import pluralize
 from megatron_sspo.run import Parallel, Run, check_reference, reason_for_reference
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.weights.family import architecture
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.random import INITIAL_MODEL
 
-_LAYOUT = "the layout is "
-_EFFECTS = {  # of a difference, by the beginning of its line
-    _LAYOUT: "; model and optimizer are resharded, and random states are seeded anew",
-    "warm_start": "; a run that is resumed has no warm start any more",
-}
 _NO_DIFFERENCE = ("name", "output")  # fields that are not compared, because they only name the folder
-# beginnings of fields by which the batches of a cycle are made, so that another value acts from the next cycle on
-_OF_BATCHES = ("prompts", "rollouts.", "reward", "advantage", "old_policy", "routing_replay", "updates_per_sync")
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     If torchrun or srun has started this process, the ranks check the files' content together: `check_files`.
 
     Raises:
-        UserError: a file is missing or damaged, the checkpoint does not belong to this run, or metrics are missing.
+        UserError: a file is missing or damaged, the checkpoint does not belong to this run, or metrics cannot be read.
     """
     manifest = read_manifest(checkpoint)
     check_sizes(checkpoint, manifest)
@@ -62,13 +54,13 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     if state.is_warm_started:  # by an earlier attempt, perhaps with a configuration that had the warm start still
         check_reference(run)
     _check_reference_weights(run, extra.get(INITIAL_WEIGHTS), folder)
-    _check_model(run, manifest, checkpoint)
+    now = config_to_json(run)
+    _check_model(now["model"], manifest, checkpoint)
     _check_architecture(Path(run.model.path), checkpoint)
     _check_layout(run, manifest, checkpoint)
-    metrics_files.check_rows(folder / metrics_files.METRICS, state.update)
-    metrics_files.read_complete_rows(folder / metrics_files.EVALUATIONS)
-    changes = changes_of_resumed(manifest.run, config_to_json(run), batches_left=len(state.batches))
-    return Resumable(extra["prompts"], changes)
+    for name in (metrics_files.METRICS, metrics_files.EVALUATIONS):
+        metrics_files.read_complete_rows(folder / name)
+    return Resumable(extra["prompts"], differences(manifest.run, now))
 
 
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
@@ -99,23 +91,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     other = [line for line in lines if not line.startswith("parallel.")]
     if _layout(before) == _layout(now):
         return other
-    return [f"{_LAYOUT}{_layout(now).describe()}, and was {_layout(before).describe()}", *other]
-
-
-def changes_of_resumed(before: Mapping[str, Any], now: Mapping[str, Any], *, batches_left: int) -> list[str]:
-    """Returns the lines of `differences` for a resumed run, with what becomes of the value where that is not plain.
-
-    Args:
-        batches_left: the number of batches of the cycle in which the checkpoint was written.
-    """
-
-    def effect(line: str) -> str:
-        if batches_left and line.startswith(_OF_BATCHES):
-            rollouts = f"the rollouts of {pluralize(batches_left, 'more update')}"
-            return f"; the checkpoint has {rollouts}, which were made with the former value"
-        return next((text for start, text in _EFFECTS.items() if line.startswith(start)), "")
-
-    return [line + effect(line) for line in differences(before, now)]
+    return [f"the layout is {_layout(now).describe()}, and was {_layout(before).describe()}", *other]
 
 
 def _layout(run: Mapping[str, Any]) -> Parallel:
@@ -137,9 +113,9 @@ def _check_reference_weights(run: Run, initial: str | None, folder: Path) -> Non
             )
 
 
-def _check_model(run: Run, manifest: Manifest, checkpoint: Path) -> None:
+def _check_model(model: Mapping[str, Any], manifest: Manifest, checkpoint: Path) -> None:
     """Checks that the model's settings are those of the checkpoint."""
-    for name, line in _differences(manifest.run.get("model", {}), config_to_json(run.model), "model"):
+    for name, line in _differences(manifest.run.get("model", {}), model, "model"):
         if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
             raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
 

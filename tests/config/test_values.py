@@ -56,9 +56,7 @@ WRONG = {
 
 # fields that contradict each other
 CONTRADICTIONS = {
-    "optimizer=Optimizer(lr=1e-6, min_lr=1e-5)": "optimizer.min_lr is 1e-05, more than optimizer.lr=1e-06",
     "warm_start=warm_start(), penalties=Penalties(kl_coef=.1)": "penalties.kl_coef is 0.1 in a run with a warm start",
-    "parallel=Parallel(virtual_pipeline=2)": "parallel.virtual_pipeline is 2 with parallel.pipeline=1",
     "parallel=Parallel(data=2, expert=4)": "= 4 does not divide data × tensor × context = 2",
     "rollouts=Rollouts(sampling=Sampling(temperature=0))": "rollouts.sampling.temperature is 0.0: training needs",
     "rollouts=Rollouts(max_staleness=1)": "rollouts.max_staleness is 1 and updates_per_sync 2",

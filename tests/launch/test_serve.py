@@ -17,7 +17,6 @@ PYTHON = f"rollouts.options.python={sys.executable}"
     ("key", "sets", "more", "message"),
     [
         ("", [], [], "MEGATRON_SSPO_SERVER_KEY is not set"),
-        ("k\xe9", [PYTHON], [], "change MEGATRON_SSPO_SERVER_KEY"),
         ("k", ["rollouts.options.servers=2"], [], "has no option servers"),
         ("k", ["model.path=/nowhere", PYTHON], [], "/nowhere is not a Hugging Face folder"),
         ("k", ["rollouts.options.python=/nowhere/python"], [], "there is no /nowhere/python"),

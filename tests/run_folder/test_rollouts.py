@@ -7,7 +7,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.rollouts import pieces, write_examples
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
@@ -36,16 +35,27 @@ def rollout(tokens: list[int], reward: float = 0.0, **more) -> Rollout:
     return Rollout(tokens=tuple(tokens), rollout_log_probs=(0.0,) * len(tokens), **more)
 
 
-def test_each_token_has_its_text_and_weight(by_bytes: Tokenizer) -> None:
-    found = pieces(rollout(by_bytes.encode("1+2=").ids), [1.0, 1.0, 0.25, 0.123456], by_bytes)
-    assert found == [("1+", 1.0), ("2", 0.25), ("=", 0.1235)], "neighbours of the same weight are one piece"
-
-
-def test_a_character_of_several_tokens_is_whole_and_has_its_smallest_weight(by_bytes: Tokenizer) -> None:
-    tokens = by_bytes.encode("aé🙂").ids
-    assert len(tokens) == 1 + 2 + 4
-    found = pieces(rollout(tokens), [1.0, 0.5, 0.75, 0.9, 0.2, 0.3, 0.4], by_bytes)
-    assert found == [("a", 1.0), ("é", 0.5), ("🙂", 0.2)]
+@pytest.mark.parametrize(
+    ("text", "observed", "weights", "found"),
+    [
+        pytest.param(
+            "1+2=", (), [1.0, 1.0, 0.25, 0.123456], [("1+", 1.0), ("2", 0.25), ("=", 0.1235)], id="neighbours"
+        ),
+        pytest.param(
+            "aé🙂", (), [1.0, 0.5, 0.75, 0.9, 0.2, 0.3, 0.4], [("a", 1.0), ("é", 0.5), ("🙂", 0.2)], id="characters"
+        ),
+        pytest.param("abcd", ((1, 3),), [0.5, 0.75], [("a", 0.5), ("bc", None), ("d", 0.75)], id="an observation"),
+        pytest.param(
+            "b" * 5_000 + "e" * 300,
+            (),
+            [1.0] * 5_300,
+            [("b" * 256, 1.0), ("\n[4,788 tokens are left out]\n", None), ("e" * 256, 1.0)],
+            id="beginning and end",
+        ),
+    ],
+)
+def test_the_pieces_of_a_response(by_bytes: Tokenizer, text: str, observed, weights, found) -> None:
+    assert pieces(rollout(by_bytes.encode(text).ids, observed=observed), weights, by_bytes) == found
 
 
 def test_bytes_that_are_no_character_do_not_swallow_the_text_after_them(by_bytes: Tokenizer) -> None:
@@ -57,17 +67,6 @@ def test_bytes_that_are_no_character_do_not_swallow_the_text_after_them(by_bytes
 
 def test_spaces_between_words_are_kept(by_words: Tokenizer) -> None:
     assert pieces(rollout([2, 0, 1]), [0.1, 0.2, 0.3], by_words) == [("three", 0.1), (" one", 0.2), (" two", 0.3)]
-
-
-def test_an_observation_has_no_weight(by_bytes: Tokenizer) -> None:
-    found = pieces(rollout(by_bytes.encode("abcd").ids, observed=((1, 3),)), [0.5, 0.75], by_bytes)
-    assert found == [("a", 0.5), ("bc", None), ("d", 0.75)]
-
-
-def test_a_long_response_has_its_beginning_and_its_end(by_bytes: Tokenizer) -> None:
-    text = "b" * 5_000 + "e" * 300
-    found = pieces(rollout(by_bytes.encode(text).ids), [1.0] * 5_300, by_bytes)
-    assert found == [("b" * 256, 1.0), ("\n[4,788 tokens are left out]\n", None), ("e" * 256, 1.0)]
 
 
 def batch(by_bytes: Tokenizer, num_groups: int, size: int = 3) -> tuple[list[RolloutGroup], list]:
@@ -122,12 +121,3 @@ def test_the_file_stays_small(by_bytes: Tokenizer, tmp_path: Path) -> None:
     write_examples(tmp_path / "rollouts.jsonl", 1, groups, weights, by_bytes)
     assert len(rows(tmp_path / "rollouts.jsonl")) == 8
     assert (tmp_path / "rollouts.jsonl").stat().st_size < 200_000
-
-
-def test_rollouts_after_the_checkpoint_are_removed(by_bytes: Tokenizer, tmp_path: Path) -> None:
-    path = tmp_path / metrics_files.ROLLOUTS
-    write_examples(path, 7, *batch(by_bytes, 2), by_bytes)
-    metrics_files.truncate_after(path, 7)
-    assert len(rows(path)) == 4
-    metrics_files.truncate_after(path, 6)
-    assert rows(path) == []

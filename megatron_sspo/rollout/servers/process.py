@@ -14,7 +14,6 @@ from typing import Any
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.parent import describe_exit
 from megatron_sspo.processes.ports import reserve_port
-from megatron_sspo.processes.scratch import ScratchFolder
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.environment_variables import without_trainer_variables
 
@@ -53,7 +52,7 @@ class ServerProcess:
         self._environment, self._key, self._host, self._port = environment, key, host, port
         self._process: subprocess.Popen[bytes] | None = None
         self._reserved: socket.socket | None = None  # keeps a port of this class's choice until `stop`
-        self._tmp: ScratchFolder | None = None  # TMPDIR of the process, where SGLang leaves its sockets
+        self._tmp = ""  # TMPDIR of the process, where SGLang leaves its sockets
         self._log_start = 0  # earlier bytes of the log belong to earlier processes
         self.url = ""
 
@@ -69,7 +68,7 @@ class ServerProcess:
         # Only the owner may read the log, because SGLang writes its options there, with the key.
         with open(self.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             self._log_start = output.tell()
-            self._tmp = ScratchFolder("megatron-sspo-server-", _folder_for_sockets())
+            self._tmp = tempfile.mkdtemp(prefix="megatron-sspo-server-", dir=_folder_for_sockets())
             self._process = subprocess.Popen(
                 [str(self._python), server_program.__file__, self._module, *command_line(given)],
                 env={
@@ -77,8 +76,8 @@ class ServerProcess:
                     "OMP_NUM_THREADS": "1",  # larger thread pools busy-wait on cores that the trainer needs
                     "TORCHINDUCTOR_CACHE_DIR": _compile_cache(),
                     **self._environment,
-                    "TMPDIR": str(self._tmp.path),
-                    server_program.TMP: str(self._tmp.path),
+                    "TMPDIR": self._tmp,
+                    server_program.TMP: self._tmp,
                     server_program.KEY: self._key,
                     server_program.PARENT: str(os.getpid()),
                 },
@@ -123,9 +122,7 @@ class ServerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=server_program.KILL_SECONDS)
         self._process = None
-        if self._tmp is not None:
-            server_program.clean_up(str(self._tmp.path))  # the process's own watcher may be dead, too
-            self._tmp.close()
+        server_program.clean_up(self._tmp)  # the process's own watcher may be dead, too
 
 
 def _folder_for_sockets() -> str:

@@ -101,9 +101,6 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path, capsys: pytest.Ca
             ([run, tmp_path / "x", "--serve", "--port", 0], "has neither config.json nor metrics.jsonl"),
             ([run, "--serve", "--port", port], f"port {port} of 127.0.0.1 is not free"),
             ([run, "--serve", "--port=65536"], "port 65536 of 127.0.0.1 is not free"),
-            ([run, "--port", 1], "add --serve"),
-            ([run, "--serve", "--output", "x.png"], "--output is for a picture"),
-            ([run, "--serve", "--measure", "reward"], "are for the folder of a sweep"),
         ):
             assert main(["plot", *map(str, arguments)]) == 2
             said = capsys.readouterr().err
