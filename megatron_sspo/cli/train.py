@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Checks the run, and trains in this process, or starts the run's processes if it has several."""
     from megatron_sspo.job.profile import check_updates
     from megatron_sspo.preflight.preflight import preflight
-    from megatron_sspo.processes import local
+    from megatron_sspo.processes import local, parent
     from megatron_sspo.processes.cuda_connections import order_kernels
     from megatron_sspo.processes.forks import may_fork, without_threads
     from megatron_sspo.recipe import load_recipe
@@ -52,13 +52,13 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     with without_threads():
         run = load_recipe(options.recipe, options.set)
         check_updates(options.profile, run.num_updates)
-        if local.is_launched():
+        if parent.is_launched():
             run = in_layout_for(run, int(os.environ["WORLD_SIZE"]))
         # before the checks, which ask torch for GPUs
         order_kernels(tensor=run.parallel.tensor, context=run.parallel.context)
-        if not local.is_child():  # `launch` has checked its processes; torchrun and srun check nothing
+        if not parent.is_child():  # `launch` has checked its processes; torchrun and srun check nothing
             preflight(run, resume=options.resume)
-        starts_others = run.parallel.num_processes > 1 and not local.is_launched()
+        starts_others = run.parallel.num_processes > 1 and not parent.is_launched()
         if starts_others and may_fork():
             _import_loop()
             return local.launch(arguments, run.parallel.num_processes, partial(_train, run, options))
@@ -80,9 +80,9 @@ def _train(run: "Run", options: argparse.Namespace) -> int:
     import torch
 
     from megatron_sspo.loop import train
-    from megatron_sspo.processes import local
+    from megatron_sspo.processes import parent
 
-    if local.is_child():  # a fork's share of the cores was not known yet when torch was imported
+    if parent.is_child():  # a fork's share of the cores was not known yet when torch was imported
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].partition(",")[0]))  # of nested levels the first
     if options.generate:
         from megatron_sspo.job.generate import generate

@@ -6,7 +6,6 @@ from typing import Any
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, resolve
 from megatron_sspo.config.user_code import user_code_errors
-from megatron_sspo.data.decontamination import decontaminate
 from megatron_sspo.data.row import Dropped, Row, check_row
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
@@ -82,4 +81,6 @@ def _rows(prompts: Prompts) -> list[Row | Dropped]:
         raise UserError(f"the source {prompts.source!r} has no rows: check its path, split and options")
     if not prompts.without:
         return rows
+    from megatron_sspo.data.decontamination import decontaminate
+
     return decontaminate(rows, [row for other in prompts.without for row in _rows(other)])

@@ -1,18 +1,19 @@
 """`Evaluations`: the evaluation of a run in progress, and the rows of the earlier evaluations."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation
 from megatron_sspo.evaluation.sets import sampling_of
-from megatron_sspo.evaluation.table import before_and_after, format_metrics
 from megatron_sspo.job.records import Records
 from megatron_sspo.job.rollout_source import RolloutSource
-from megatron_sspo.job.saved_rollouts import SavedRollouts
 from megatron_sspo.processes.console import Display
 from megatron_sspo.processes.stop import Stop
 from megatron_sspo.run import Run
 from megatron_sspo.types import Prompt
+
+if TYPE_CHECKING:
+    from megatron_sspo.evaluation.evaluate import SetEvaluation
+    from megatron_sspo.job.saved_rollouts import SavedRollouts
 
 
 class WeightsLost(Exception):
@@ -40,7 +41,7 @@ class Evaluations:
     def __init__(
         self,
         run: Run,
-        source: RolloutSource | SavedRollouts,
+        source: "RolloutSource | SavedRollouts",
         held_out: Mapping[str, Sequence[Prompt]],
         tokenizer: Any,
         *,
@@ -77,8 +78,10 @@ class Evaluations:
             may_wait: whether to wait for the answers if the engine cannot give them while the trainer goes on.
         """
         evaluation, source = self._run.evaluation, self._source
-        if evaluation is None or isinstance(source, SavedRollouts):
+        if evaluation is None or not isinstance(source, RolloutSource):
             return
+        from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation
+
         self._sync()
         self.in_progress = update
         self._sets = {
@@ -137,6 +140,8 @@ class Evaluations:
         """Prints the first and the last row of each set side by side."""
         if not self._rows:
             return
+        from megatron_sspo.evaluation.table import before_and_after
+
         first, last = self._rows[0], self._rows[-1]
         columns = ["", f"update {first['update']:.0f}", f"update {last['update']:.0f}"]
         for name, prompts in self._held_out.items():
@@ -145,6 +150,8 @@ class Evaluations:
 
     def _finish_sets(self, update: int, title: str, send_again: Callable[[], None], may_stop: bool) -> bool:
         """Waits for the answers of each set. Returns False, and writes nothing, if a stop request ended it early."""
+        from megatron_sspo.evaluation.table import format_metrics
+
         row: dict[str, float] = {"update": update}
         answers: list[dict[str, Any]] = []
         for name, of_set in self._sets.items():

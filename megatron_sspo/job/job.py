@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -24,14 +24,10 @@ from megatron_sspo.job.profile import Profiler
 from megatron_sspo.job.prompts import report_prompts
 from megatron_sspo.job.records import Records
 from megatron_sspo.job.rollout_source import RolloutSource
-from megatron_sspo.job.saved_rollouts import SavedRollouts
 from megatron_sspo.job.training import Training
-from megatron_sspo.job.warm_start import warm_start
-from megatron_sspo.plots.curves import plot_run
 from megatron_sspo.policy.distributed import process_group
 from megatron_sspo.policy.metrics import UpdateRecord, update_metrics
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.preflight.preflight import check_is_new
 from megatron_sspo.preflight.ranks import check_ranks, check_same_prompts
 from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.preflight.unread import unread_settings
@@ -46,8 +42,12 @@ from megatron_sspo.rollout.stopping import describe_end_of_turn
 from megatron_sspo.run import Prompts, Run, WarmStart
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.lock import RunLock
+from megatron_sspo.run_folder.new import check_is_new
 from megatron_sspo.run_folder.resuming import differences
 from megatron_sspo.types import Batch
+
+if TYPE_CHECKING:
+    from megatron_sspo.job.saved_rollouts import SavedRollouts
 
 
 class Job:
@@ -114,7 +114,7 @@ class Job:
         return self.training.state
 
     @property
-    def cycles(self) -> RolloutCycles | SavedRollouts:
+    def cycles(self) -> "RolloutCycles | SavedRollouts":
         """The rollouts, one cycle at a time."""
         return self._source.cycles
 
@@ -190,11 +190,12 @@ class Job:
         self.training = Training(self.run, self.folder, self._device, on_saved=self._report_checkpoint)
         stack.callback(self.training.checkpoints.close)
         stack.callback(self.display.end)
-        self._source = (
-            RolloutSource(self.run, self.folder, self.prompts, stack, sync=self._load_weights)
-            if self._saved_rollouts is None
-            else SavedRollouts(self.run, self._saved_rollouts)
-        )
+        if self._saved_rollouts is None:
+            self._source = RolloutSource(self.run, self.folder, self.prompts, stack, sync=self._load_weights)
+        else:
+            from megatron_sspo.job.saved_rollouts import SavedRollouts
+
+            self._source = SavedRollouts(self.run, self._saved_rollouts)
 
     def _open_records(self, stack: ExitStack) -> None:
         """Opens the log and the records on rank 0, and on all ranks the evaluations, which write into them."""
@@ -265,6 +266,8 @@ class Job:
         Returns:
             False if a stop request ended it early.
         """
+        from megatron_sspo.job.warm_start import warm_start
+
         prompts = self._prompt_stream(options.prompts)
         check_same_prompts({"warm_start.prompts": prompts})
         for line in prompts.columns:
@@ -304,6 +307,8 @@ class Job:
             return
         model = self.training.export()
         if self.is_main:
+            from megatron_sspo.plots.curves import plot_run  # with Matplotlib
+
             curves = plot_run(self.folder)
             self._evaluations.print_table()
             self.display.log(f"model: {model}   curves: {curves}   metrics: {self.folder / metrics_files.METRICS}")

@@ -15,7 +15,7 @@ from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.files.removing import remove
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.processes import agree, local
+from megatron_sspo.processes import agree, parent
 from megatron_sspo.run import Run
 from megatron_sspo.run_folder.resuming import check_files, has_other_layout
 from megatron_sspo.types import rollouts_of
@@ -41,7 +41,7 @@ class Training:
         self._run, self._folder, checkpoints = run, folder, folder / "checkpoints"
         found = agree.run_on_rank_0(lambda: list_checkpoints(checkpoints))
         self.resumed_from = found[-1] if found else None
-        if self.resumed_from is not None and local.is_launched() and not local.is_child():
+        if self.resumed_from is not None and parent.is_launched() and not parent.is_child():
             check_files(self.resumed_from, rank=dist.get_rank(), num_ranks=dist.get_world_size())
         weights = Path(run.model.path)
         if run.model.init == "random":

@@ -22,44 +22,49 @@ of the whole batch, of its response tokens, or a constant (`average`). An object
 average is a callable of the same signature in a file of its own; `Objective` says what it may ask for.
 """
 
-from megatron_sspo.objective.advantages import group_centered, group_relative, leave_one_out
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from megatron_sspo.objective.average import Average, OverLength, OverSequences, OverTokens
 from megatron_sspo.objective.correction import Correction
 from megatron_sspo.objective.gates import AtanLog, Clip, ExpAtan, ExpSig, Gate, Gumbel, Identity, SigLog, Sigmoid
 from megatron_sspo.objective.inputs import Factor, TokenInputs
 from megatron_sspo.objective.penalties import Penalties, kl
-from megatron_sspo.objective.pessimistic import Pessimistic
 from megatron_sspo.objective.pooling import Pool, arithmetic, geometric, product
 from megatron_sspo.objective.segments import Segments
 from megatron_sspo.objective.sequence import SequenceObjective, gmpo, grpo, gspo, sapo, sspo
 from megatron_sspo.objective.sums import Objective, Sums
-from megatron_sspo.objective.supervised import Supervised
-from megatron_sspo.objective.zoo.factors import GammaKernel, QuadraticPenalty
-from megatron_sspo.objective.zoo.gates import Flipped, Preserving, Score, Smoothed, Truncated
-from megatron_sspo.objective.zoo.masks import EntropyBand, OffPolicySequences, TrustRegion
-from megatron_sspo.objective.zoo.rows import (
-    aspo,
-    ce_gppo,
-    cispo,
-    dapo,
-    dppo_kl,
-    dppo_tv,
-    dr_grpo,
-    drpo,
-    dual_clip,
-    erc,
-    gmpo_wide,
-    icepop,
-    kpop,
-    luspo,
-    opsm,
-    pspo,
-    rloo,
-    scopic,
-    spo,
-    vespo,
-    vespo_documented,
-)
+
+if TYPE_CHECKING:
+    from megatron_sspo.objective.advantages import group_centered, group_relative, leave_one_out
+    from megatron_sspo.objective.pessimistic import Pessimistic
+    from megatron_sspo.objective.supervised import Supervised
+    from megatron_sspo.objective.zoo.factors import GammaKernel, QuadraticPenalty
+    from megatron_sspo.objective.zoo.gates import Flipped, Preserving, Score, Smoothed, Truncated
+    from megatron_sspo.objective.zoo.masks import EntropyBand, OffPolicySequences, TrustRegion
+    from megatron_sspo.objective.zoo.rows import (
+        aspo,
+        ce_gppo,
+        cispo,
+        dapo,
+        dppo_kl,
+        dppo_tv,
+        dr_grpo,
+        drpo,
+        dual_clip,
+        erc,
+        gmpo_wide,
+        icepop,
+        kpop,
+        luspo,
+        opsm,
+        pspo,
+        rloo,
+        scopic,
+        spo,
+        vespo,
+        vespo_documented,
+    )
 
 __all__ = [
     "AtanLog",
@@ -130,3 +135,16 @@ __all__ = [
     "vespo",
     "vespo_documented",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what only some runs use when it is first asked for: advantages, and the rows of other papers."""
+    if name in __all__:
+        for module in ("advantages", "supervised", "zoo.rows"):
+            if hasattr(found := import_module(f"{__name__}.{module}"), name):
+                return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

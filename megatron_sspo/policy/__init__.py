@@ -9,11 +9,18 @@ and does not work.
 import torch
 
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
-from megatron_sspo.policy.without_cuda import adam, patches, te_general_gemm
 
-if not torch.cuda.is_available():
-    patches.install()
-else:
-    has_transformer_engine()  # before Megatron imports it, whose error would not say what to do
-adam.install_without_apex_or_te()
-te_general_gemm.define_without_te()
+
+def _replace_what_is_missing() -> None:
+    if not torch.cuda.is_available():
+        from megatron_sspo.policy.without_cuda import patches
+
+        patches.install()
+    if not has_transformer_engine():  # asked before Megatron imports it, whose error would not say what to do
+        from megatron_sspo.policy.without_cuda import adam, te_general_gemm
+
+        adam.install_without_apex_or_te()
+        te_general_gemm.define_without_te()
+
+
+_replace_what_is_missing()

@@ -15,7 +15,6 @@ from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_siz
 from megatron_sspo.policy.attention import PackedAttention, RMSNorm
 from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
-from megatron_sspo.policy.shared_prompts.transformer_engine import with_shared_prompts
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.run import Parallel
@@ -199,6 +198,8 @@ def _replace_local_modules(spec: Any, transformer: TransformerConfig) -> None:
 
 def _extend_attention(spec: Any) -> None:
     """Lets the attention of Transformer Engine's layer spec take rows with shared prompts."""
+    from megatron_sspo.policy.shared_prompts.transformer_engine import with_shared_prompts
+
     for layer in spec.layer_specs:
         attention = layer.submodules.self_attention.submodules
         attention.core_attention = with_shared_prompts(attention.core_attention)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,8 +13,6 @@ from megatron_sspo.batching.holders import with_field
 from megatron_sspo.checkpoint import sharded
 from megatron_sspo.checkpoint.saving import AsyncSave
 from megatron_sspo.errors import UserError
-from megatron_sspo.lora.add import add_adapters
-from megatron_sspo.lora.peft_folder import adapter_config, write_peft_folder
 from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.objective.average import average_of
 from megatron_sspo.objective.inputs import needs_of
@@ -24,12 +22,11 @@ from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
 from megatron_sspo.policy.router_load import RouterLoad
-from megatron_sspo.policy.routing_replay import RoutingReplay
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
-from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
 from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_plan, shard_of
 from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels, multiply_experts_at_once
+from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
 from megatron_sspo.types import Batch, RolloutGroup
@@ -39,6 +36,9 @@ from megatron_sspo.weights.formats.hf_folder import write_folder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.gather import GatherPlan
+
+if TYPE_CHECKING:
+    from megatron_sspo.lora.adapters import Adapters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +91,11 @@ class Policy:
         share_prompts = shares_prompts(run.share_prompts, self.transformer)
         chunks = makers.build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
-        self._gather_plan = make_gather_plan(chunks, self.rows)
-        self.adapters = None
+        self._gather_plan = makers.make_gather_plan(chunks, self.rows)
+        self.adapters: Adapters | None = None
         if run.lora:
+            from megatron_sspo.lora.add import add_adapters
+
             layout = {"parameters_of": logical_parameters, "shard_of": shard_of}
             self.adapters = add_adapters(chunks, self.rows, run.lora, run.seed, **layout)
             self._gather_plan.parameters = self.adapters.merged(self._gather_plan.parameters)
@@ -101,16 +103,19 @@ class Policy:
         keeps_reference = run.needs_reference and not run.lora
         parameters = [p for chunk in chunks for p in chunk.parameters()] if keeps_reference else []
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
-        routing = RoutingReplay(chunks) if run.routing_replay != "none" else None
+        routing = _routing_replay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
         self.chunks = makers.wrap_in_ddp(self.transformer, self.ddp, chunks)
         multiply_experts_at_once(self.transformer)
         self.kernels = describe_kernels(self.transformer, self.ddp)
-        if share_prompts and (reason := refusal_of_any_rank(chunks, device)):
-            share_prompts = False
-            self.kernels += (
-                f"; prompts are not shared, because attention by Transformer Engine failed a check: {reason}"
-            )
+        if share_prompts and has_transformer_engine():
+            from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
+
+            if reason := refusal_of_any_rank(chunks, device):
+                share_prompts = False
+                self.kernels += (
+                    f"; prompts are not shared, because attention by Transformer Engine failed a check: {reason}"
+                )
         self._load = RouterLoad(chunks)
         self._schedule = makers.make_schedule(
             run, self.transformer, self.chunks, self.vocab_size, routing, self._load, share_prompts=share_prompts
@@ -250,6 +255,8 @@ class Policy:
 
     def export_adapter(self, path: Path) -> None:
         """Writes the adapters as a PEFT folder."""
+        from megatron_sspo.lora.peft_folder import adapter_config, write_peft_folder
+
         assert self.adapters and self.run.lora
         self._finish_step()
         stream = self.adapters.gather_plan().at_rank_0()
@@ -291,6 +298,12 @@ class Policy:
         if self.ddp.overlap_param_gather:
             for chunk in self.chunks:
                 chunk.start_param_sync(force_sync=True)
+
+
+def _routing_replay(chunks: Sequence[Any]) -> Any:
+    from megatron_sspo.policy.routing_replay import RoutingReplay
+
+    return RoutingReplay(chunks)
 
 
 def _with_token_values(batch: Batch, name: str, values: Mapping[int, np.ndarray]) -> list[RolloutGroup]:

@@ -12,9 +12,17 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch
-from megatron_sspo.policy.routing_replay import rows_of_routers
 
 _LOSSES = ("load_balancing_loss", "global_load_balancing_loss")  # names in Megatron's tracker
+
+
+def rows_of_routers(num_tokens: int, *, sequence_parallel: bool) -> slice:
+    """Returns which of a context-parallel rank's tokens pass this rank's routers."""
+    if not sequence_parallel:
+        return slice(None)
+    part = num_tokens // parallel_state.get_tensor_model_parallel_world_size()
+    first = parallel_state.get_tensor_model_parallel_rank() * part
+    return slice(first, first + part)
 
 
 class RouterLoad:

@@ -23,21 +23,13 @@ from megatron.core.utils import unwrap_model
 from megatron_sspo.batching.context import zigzag
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.batching.routes import RouterShape, pack_routes
+from megatron_sspo.policy.router_load import rows_of_routers
 from megatron_sspo.processes import agree
 
 if TYPE_CHECKING:
     from megatron_sspo.batching.holders import Holders
 
 Mode = Literal["record", "replay"]
-
-
-def rows_of_routers(num_tokens: int, *, sequence_parallel: bool) -> slice:
-    """Returns which of a context-parallel rank's tokens pass this rank's routers."""
-    if not sequence_parallel:
-        return slice(None)
-    part = num_tokens // parallel_state.get_tensor_model_parallel_world_size()
-    first = parallel_state.get_tensor_model_parallel_rank() * part
-    return slice(first, first + part)
 
 
 class RoutingReplay:

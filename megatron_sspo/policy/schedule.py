@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.distributed as dist
@@ -19,13 +19,15 @@ from megatron_sspo.batching.plan import Packing, Plan, prompt_variants, sharing_
 from megatron_sspo.batching.row import Sequences
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_token_values
 from megatron_sspo.policy.router_load import RouterLoad
-from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
-from megatron_sspo.policy.shared_prompts.transformer_engine import SHARING_COST
+from megatron_sspo.policy.shared_prompts.rules import SHARING_COST
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.policy.work import work_of
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.types import Batch, RolloutGroup, rollouts_of
+
+if TYPE_CHECKING:
+    from megatron_sspo.policy.routing_replay import Mode, RoutingReplay
 
 Report = dict[str, Any]
 
@@ -62,7 +64,7 @@ class Schedule:
         transformer: TransformerConfig,
         chunks: Sequence[Any],
         vocab_size: int,
-        routing: RoutingReplay | None,
+        routing: "RoutingReplay | None",
         load: RouterLoad,
         *,
         share_prompts: bool,

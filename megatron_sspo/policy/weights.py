@@ -1,6 +1,6 @@
 """The policy's weights: loaded from a model folder, exported as a stream of Hugging Face-named tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,14 +42,13 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[ParameterMap], folder: Mod
     """Fills the model from a folder of weights; each rank reads only its own slices.
 
     Raises:
-        UserError: the folder and the table do not match (see `ModelFolder.check`), or a parameter of the model has no
-            row.
+        UserError: the folder and the table do not match (see `ModelFolder.check`).
     """
     folder.check(rows)
     by_name = {row.name: row for row in rows}
     for name, parameter in logical_parameters(chunks):
         mark_progress()
-        row = _row(by_name, name)
+        row = by_name[name]
         tensor = row.to_megatron(folder.read, *shard_of(row))
         if tensor.shape != parameter.shape:
             raise UserError(f"{name} is {tuple(parameter.shape)} in Megatron and {tuple(tensor.shape)} in the table")
@@ -67,11 +66,5 @@ def make_gather_plan(chunks: Sequence[Any], rows: Sequence[ParameterMap], **opti
     parameters: dict[str, torch.Tensor] = {}
     for name, parameter in logical_parameters(chunks):
         parameters.setdefault(name, parameter)  # a tied output layer repeats the embedding on a one-stage pipeline
-    shards = {name: shard_of(_row(by_name, name)) for name in parameters}
+    shards = {name: shard_of(by_name[name]) for name in parameters}
     return GatherPlan(rows, parameters, shards, **options)
-
-
-def _row(by_name: Mapping[str, ParameterMap], name: str) -> ParameterMap:
-    if name not in by_name:
-        raise UserError(f"the model's parameter {name} has no row in the weight table of its family")
-    return by_name[name]

@@ -14,7 +14,6 @@ from megatron_sspo.data.open import describe_sources, prompt_stream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.sets import check_held_out, held_out_streams
-from megatron_sspo.files.reading import read_json
 from megatron_sspo.preflight import resources
 from megatron_sspo.reward.protocol import Reward, check_prompts
 from megatron_sspo.rollout.advantages import check_advantage
@@ -24,12 +23,11 @@ from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.stopping import describe_end_of_turn
 from megatron_sspo.run import Rollouts, Run, layouts_of
 from megatron_sspo.run_folder import metrics_files
+from megatron_sspo.run_folder.new import check_is_new, is_model
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.trackers.open import check as check_trackers
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.formats.open_folder import open_folder
-
-_RESULTS = (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS, "model", "curves.png")
 
 
 def preflight(
@@ -156,7 +154,7 @@ def _check_folder(run: Run, folder: Path, *, is_new: bool) -> Resumable | None:
     """
     if is_new:
         check_is_new(folder)
-    elif not (folder / "config.json").exists() or _is_model(folder):
+    elif not (folder / "config.json").exists() or is_model(folder):
         raise UserError(f"{folder} is not the folder of a run: name the folder that a run has written, OUTPUT/NAME")
     found = list_checkpoints(folder / "checkpoints")
     if found:
@@ -173,24 +171,3 @@ def _check_folder(run: Run, folder: Path, *, is_new: bool) -> Resumable | None:
             "start a new run"
         )
     return None
-
-
-def check_is_new(folder: Path) -> None:
-    """Raises UserError if a folder holds a run or a model, or files of other names that a new run would overwrite."""
-    found = next((name for name in ("config.json", *_RESULTS) if (folder / name).exists()), None)
-    if found is None:
-        return
-    remedy = "choose another folder with --set name=..."
-    if found == "config.json":
-        found = "a model" if _is_model(folder) else "a run"
-    if found == "a run":
-        remedy = f"continue it with --resume {folder}, or {remedy}"
-    raise UserError(f"{folder} already contains {found}, which a new run would replace: {remedy}")
-
-
-def _is_model(folder: Path) -> bool:
-    """Returns whether a folder's config.json is a model's. A run's may be damaged: no checkpoint depends on it."""
-    try:
-        return "model_type" in read_json(folder / "config.json")
-    except UserError:
-        return False

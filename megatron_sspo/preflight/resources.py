@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -15,11 +15,12 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.units import format_bytes
 from megatron_sspo.memory.estimate import checkpoint_bytes, estimate, model_bytes
-from megatron_sspo.rollout.servers.client import Client, ServerError
-from megatron_sspo.rollout.servers.server_program import KEY
 from megatron_sspo.run import Run
 from megatron_sspo.weights.formats.hf_folder import hub_snapshot
 from megatron_sspo.weights.formats.open_folder import config_file
+
+if TYPE_CHECKING:
+    from megatron_sspo.rollout.servers.client import Client
 
 _ANSWER_SECONDS = 10.0
 _MORE_RANKS = "raise parallel.tensor, parallel.pipeline or, for experts, parallel.expert"
@@ -140,6 +141,9 @@ def check_servers(urls: Sequence[str], tp_size: int = 1) -> None:
     """
     if not urls:
         return
+    from megatron_sspo.rollout.servers.client import Client, ServerError
+    from megatron_sspo.rollout.servers.server_program import KEY
+
     try:
         found = asyncio.run(_tp_sizes([Client(url, os.environ.get(KEY, "")) for url in urls]))
     except ServerError as error:
@@ -154,10 +158,10 @@ def check_servers(urls: Sequence[str], tp_size: int = 1) -> None:
             )
 
 
-async def _tp_sizes(clients: Sequence[Client]) -> list[Any]:
+async def _tp_sizes(clients: "Sequence[Client]") -> list[Any]:
     """Returns the number of tensor-parallel ranks of each server."""
 
-    async def probe(client: Client) -> Any:
+    async def probe(client: "Client") -> Any:
         try:
             await client.get("/get_model_info", seconds=_ANSWER_SECONDS)
             return (await client.get("/server_info", seconds=_ANSWER_SECONDS)).get("tp_size", 1)

@@ -16,23 +16,12 @@ from megatron_sspo.errors import escape_unprintable
 from megatron_sspo.processes import stop
 from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.processes.forks import Fork, fork
-from megatron_sspo.processes.parent import describe_exit, exit_with_parent
+from megatron_sspo.processes.parent import REPORT, describe_exit, exit_with_parent, is_child
 from megatron_sspo.processes.ports import reserve_port
 
 _REPORT_SECONDS = 60.0  # how long a process waits to be stopped after its report
 _POLL_SECONDS = 0.1
 _END_SECONDS = 120.0  # between the ends of the first and the last process, which part at a barrier
-_REPORT = "MEGATRON_SSPO_REPORT_FD"  # the file descriptor for reports; set for the processes that `launch` starts
-
-
-def is_launched() -> bool:
-    """Returns whether torchrun, a Slurm script or `launch` has started this process as a rank of a job."""
-    return "WORLD_SIZE" in os.environ
-
-
-def is_child() -> bool:
-    """Returns whether `launch` has started this process."""
-    return _REPORT in os.environ
 
 
 def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], int] | None = None) -> int:
@@ -49,7 +38,7 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
     launcher = os.getpid()
     reports, reports_of_ranks = os.pipe()
     reserved = reserve_port()  # until rank 0 listens on it, after many seconds of imports
-    environment = {**_environment(num_processes, reserved.getsockname()[1]), _REPORT: str(reports_of_ranks)}
+    environment = {**_environment(num_processes, reserved.getsockname()[1]), REPORT: str(reports_of_ranks)}
     processes: list[subprocess.Popen[bytes] | Fork] = []
     received: list[int] = []  # signals
 
@@ -142,7 +131,7 @@ def report(message: str, exit_code: int = 2) -> None:
         exit_code: the exit code of the whole run.
     """
     if is_child():
-        os.write(int(os.environ[_REPORT]), f"{exit_code} {message}\0".encode(errors="surrogateescape"))
+        os.write(int(os.environ[REPORT]), f"{exit_code} {message}\0".encode(errors="surrogateescape"))
         time.sleep(_REPORT_SECONDS)
 
 

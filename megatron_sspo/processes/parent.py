@@ -1,4 +1,4 @@
-"""Ends a process together with its parent, and describes how a process has ended."""
+"""A process and the one that started it: who that is, how both end together, and how a process has ended."""
 
 import ctypes
 import os
@@ -6,6 +6,17 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+REPORT = "MEGATRON_SSPO_REPORT_FD"  # the file descriptor for reports; set for the processes that `launch` starts
+
+
+def is_launched() -> bool:
+    """Returns whether torchrun, a Slurm script or `launch` has started this process as a rank of a job."""
+    return "WORLD_SIZE" in os.environ
+
+
+def is_child() -> bool:
+    """Returns whether `launch` has started this process."""
+    return REPORT in os.environ
 
 
 def exit_with_parent(parent: int) -> None:

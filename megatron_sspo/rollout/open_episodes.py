@@ -8,10 +8,8 @@ from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, check_members, check_plugin, resolve
 from megatron_sspo.config.user_code import call_user_code
 from megatron_sspo.environment.protocol import Environment
-from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engine import Episodes
-from megatron_sspo.rollout.environments import EnvironmentEpisodes
 from megatron_sspo.run import Rollouts
 
 
@@ -24,6 +22,8 @@ def check_episodes(rollouts: Rollouts, tokenizer: Any) -> None:
     """
     if rollouts.environment:
         check_plugin("environment", rollouts.environment, rollouts.environment_options)
+        from megatron_sspo.environment.turns import TurnTemplate
+
         TurnTemplate(tokenizer)
     if rollouts.agent:
         from megatron_sspo.rollout.agents import check_agent
@@ -52,6 +52,8 @@ def open_episodes(rollouts: Rollouts, *, max_prompt_tokens: int) -> Iterator[Epi
             rollouts.agent, rollouts.agent_options, rollouts.endpoint, max_prompt_tokens=max_prompt_tokens
         )
     else:
+        from megatron_sspo.rollout.environments import EnvironmentEpisodes
+
         what, name = "environment", f"the environment {rollouts.environment!r}"
         build = resolve("environment", rollouts.environment, "environment")
         environment = call_with_options(build, rollouts.environment_options, name)

@@ -10,7 +10,7 @@ from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import Manifest, check_content, check_sizes, read_manifest
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.processes import agree, local
+from megatron_sspo.processes import agree, parent
 from megatron_sspo.run import Parallel, Run, check_reference, reason_for_reference
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.weights.family import architecture
@@ -43,7 +43,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     """
     manifest = read_manifest(checkpoint)
     check_sizes(checkpoint, manifest)
-    if not local.is_launched():
+    if not parent.is_launched():
         check_content(checkpoint, manifest)
     state, extra = read_checkpoint(checkpoint, LOOP_STATE)
     if state.update > run.num_updates:

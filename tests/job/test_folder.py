@@ -7,7 +7,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.job.job import Job
-from megatron_sspo.preflight.preflight import check_is_new
+from megatron_sspo.run_folder.new import check_is_new
 
 
 def test_a_run_that_has_begun_and_ended_since_the_checks_is_not_replaced(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from megatron_sspo import objective
 from megatron_sspo.objective import (
     AtanLog,
     Clip,
@@ -398,3 +399,6 @@ def test_import_pulls_in_torch_alone():
         or (name.startswith("megatron_sspo.") and not name.startswith("megatron_sspo.objective"))
     ]
     assert foreign == []
+    assert not [name for name in modules if name.startswith("megatron_sspo.objective.zoo")]
+    assert all(hasattr(objective, name) for name in objective.__all__) and {*objective.__all__} <= {*dir(objective)}
+    assert not hasattr(objective, "cispo2")

@@ -1,11 +1,9 @@
 """Errors that a user can fix are a UserError of one sentence, before anything is trained or changed."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny_policy import make_run, read_batch, with_first
 
 from megatron_sspo.errors import UserError
@@ -18,8 +16,6 @@ from megatron_sspo.run import Optimizer, Parallel, check
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from tests.test_run_check import RUN
-from tests.weights.folders import change as change_tensors
-from tests.weights.folders import edit_json
 
 
 def configure(folder, parallel=Parallel(), **options):
@@ -42,41 +38,11 @@ def test_a_model_that_cannot_be_configured(folders, kind, parallel, options, wor
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        (
-            "model.norm.weight",
-            lambda weight: weight.to(torch.int8),
-            "model.norm.weight of .* is torch.int8, .*quantized",
-        ),
-        (
-            "model.layers.1.mlp.up_proj.weight",
-            lambda weight: weight.to(torch.float8_e4m3fn),
-            "up_proj.weight of .* is torch.float8_e4m3fn, .*quantized",
-        ),
-        ("lm_head.weight", lambda weight: weight + 1, "ties lm_head.weight to model.embed_tokens.weight"),
-    ],
-)
-def test_weights_that_the_trainer_would_misread(folders, device, tmp_path, name, change, words):
-    folder = shutil.copytree(folders["dense"], tmp_path / "model")
-    edit_json(folder / "config.json", lambda config: config.update(tie_word_embeddings=name == "lm_head.weight"))
-    file = folder / "model.safetensors"
-    change_tensors(file, **{name: change(load_file(file)[name])})
-    with pytest.raises(UserError, match=words) as raised:
-        Policy(make_run(), folder, device)
-    assert "\n" not in str(raised.value)
-
-
 def test_processes_that_do_not_join(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
     with pytest.raises(UserError, match=r"the 2 processes did not all connect to 127.0.0.1:\d+ within 1 s"):
         rendezvous_store(0, 2, 1.0)
-
-
-def test_megatron_options_override_defaults(folders):
-    assert configure(folders["moe"], moe_router_dtype="fp64").moe_router_dtype == "fp64"
 
 
 def test_wrong_number_of_processes(monkeypatch):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tiny_policy import make_run, read_batch
 from vocab_parallel import (
     BUDGETS,
     GRADIENTS,
@@ -16,9 +15,6 @@ from vocab_parallel import (
     scalar,
 )
 
-from megatron_sspo.objective import Penalties, sspo
-from megatron_sspo.policy import forward_step
-from megatron_sspo.policy.forward_step import ForwardStep
 from megatron_sspo.policy.head import fused as fused_head
 from megatron_sspo.policy.head.fused import fused_log_probs_and_entropy
 
@@ -47,15 +43,6 @@ def test_values_and_gradients_in_float64(blocks, rows, which, budget):
     found["weight.grad"] = found["weight.grad"][:VOCAB_SIZE]
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, wanted[name], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("which", GRADIENTS)
-def test_gradcheck(blocks, which):
-    given = inputs(3, torch.float64)
-    leaves = given["hidden"][:, :4].contiguous().requires_grad_(), given["weight"][:98, :4].clone().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda hidden, weight: scalar(which, *head(hidden, weight, given["labels"]), given["g"]), leaves
-    )
 
 
 def test_kept_logits_serve_one_backward_pass():
@@ -100,43 +87,3 @@ def test_the_gradient_of_the_weight_is_added_to_main_grad(blocks, dtype):
     assert weight.grad is None
     assert weight.grad_added_to_main_grad
     torch.testing.assert_close(gradients[0].float(), gradients[1], rtol=0, atol=1e-6 * float(gradients[1].abs().max()))
-
-
-class FromLogits(ForwardStep):
-    """A forward step that uses the model's own output layer."""
-
-    def __call__(self, microbatches, model):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(forward_step, "forward_without_head", lambda model, chunk, **inputs: model(**inputs))
-            return super().__call__(microbatches, model)
-
-    def loss_from_hidden(self, microbatch, chunk, hidden):
-        logits = hidden[0][microbatch.response_rows]
-        labels = microbatch.response_tokens
-        return self.loss(microbatch, *naive(logits[:, : self.vocab_size], labels, self.temperature))
-
-
-@pytest.mark.slow
-@every_mode
-@pytest.mark.parametrize("penalty", [0.0, 0.01], ids=["", "entropy bonus"])
-@pytest.mark.parametrize("kind", ["tied", "moe"])
-def test_an_update_is_the_same_as_with_the_output_layer(device, folders, batches, monkeypatch, kind, penalty, budget):
-    from megatron_sspo.policy.head import head as head_module
-    from megatron_sspo.policy.policy import Policy
-    from megatron_sspo.policy.schedule import Schedule
-
-    batch, records, weights = read_batch(batches[kind]), [], []
-    real = fused_head.fused_log_probs_and_entropy
-    monkeypatch.setattr(
-        head_module, "fused_log_probs_and_entropy", lambda *a, **k: real(*a, **k, memory_budget_bytes=budget)
-    )
-    for step in (ForwardStep, FromLogits):
-        monkeypatch.setattr(Schedule, "step", step)
-        policy = Policy(make_run(penalties=Penalties(entropy_coef=penalty)), folders[kind], device)
-        records.append(policy.update(policy.old_log_probs(batch), sspo()))
-        weights.append({name: tensor.clone() for name, tensor in policy.weights()})
-    fused, plain = records
-    assert fused.grad_norm == pytest.approx(plain.grad_norm, rel=1e-6)
-    assert fused.loss == pytest.approx(plain.loss, rel=1e-6, abs=1e-7)
-    for name, tensor in weights[1].items():
-        torch.testing.assert_close(weights[0][name], tensor, rtol=0, atol=1e-5)

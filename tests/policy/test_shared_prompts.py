@@ -1,21 +1,17 @@
 """Rows with shared prompts have the log-probs and the gradient of separate rows. Layouts: see `test_layouts.py`."""
 
 import math
-from types import SimpleNamespace
 
 import layouts
 import pytest
 import torch
-from tiny_policy import log_probs, make_run, read_batch, reference
+from tiny_policy import make_run, read_batch
 
-from megatron_sspo.batching.row import Section, pieces_of
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties, sspo
 from megatron_sspo.policy import attention
-from megatron_sspo.policy.attention import PackedAttention
 from megatron_sspo.policy.metrics import update_metrics
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 
 
 def make_policy(folder, device, *, share, tokens=4096, **fields):
@@ -31,19 +27,6 @@ def sharing_of(policy, batch):
     """Returns the numbers of sequences that share a prompt, over the batch's microbatches."""
     plan = policy._schedule._plan(batch)
     return sorted((len(part) for of_rank in plan for parts in of_rank for part in parts), reverse=True)
-
-
-@pytest.mark.parametrize("kind", ["moe", "one_group", "qwen2"])
-def test_log_probs_are_those_of_transformers(kind, folders, batches, device):
-    batch = read_batch(batches[kind])  # one response is empty, some have several turns
-    policy = make_policy(folders[kind], device, share=True)
-    assert sharing_of(policy, batch) == [4, 4, 4]
-    found = [r.old_log_probs for group in policy.old_log_probs(batch) for r in group.rollouts]
-    model = reference(folders[kind])
-    with torch.no_grad():
-        expected = [log_probs(model, group.prompt, r) for group in batch for r in group.rollouts]
-    for values, wanted in zip(found, expected, strict=True):
-        torch.testing.assert_close(torch.tensor(values), wanted, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("max_padding", [math.inf, -1])  # pieces in two padded calls, and in a call for each
@@ -104,24 +87,6 @@ def test_on_a_cpu_prompts_are_shared_by_default_but_not_with_losses_of_the_route
 def test_sharing_together_with_losses_of_the_routers_is_refused(folders, device, losses):
     with pytest.raises(UserError, match="share_prompts is true, and the routers have losses of their own"):
         make_policy(folders["moe"], device, share=True, megatron=losses)
-
-
-@pytest.mark.parametrize(("context_rank", "context_size"), [(0, 1), (0, 2), (1, 2)])
-def test_padded_pieces_attend_like_a_call_for_each(context_rank, context_size, monkeypatch):
-    borders = [(0, 8, 0, 0), (8, 12, 6, 0), (12, 24, 6, 0), (24, 28, 0, 0), (28, 40, 0, 0), (40, 44, 9, 28)]
-    pieces = pieces_of([Section(*border) for border in borders], context_rank, context_size)
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(44 // context_size, 4, 8), (44, 2, 8), (44, 2, 8)]
-    inputs = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
-    attend, weights = PackedAttention(SimpleNamespace(kv_channels=8, attention_dropout=0.0), 1, None, None), None
-    found = {}
-    for max_padding in (math.inf, -1):
-        monkeypatch.setattr(attention, "_MULTIPLICATIONS_PER_CALL", max_padding)
-        output = attend(*inputs, packed_seq_params=SharedSeqParams(pieces=pieces))
-        weights = torch.randn(output.shape, generator=generator) if weights is None else weights
-        found[max_padding] = (output, *torch.autograd.grad(output, inputs, weights.double()))
-    torch.testing.assert_close(found[math.inf], found[-1], rtol=0, atol=1e-12)
-    assert all(tensor.norm() > 1 for tensor in found[-1])
 
 
 def test_rows_of_bfloat16_keep_the_prompts_gradient_in_float32(device):

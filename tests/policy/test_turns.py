@@ -8,7 +8,7 @@ import torch
 from layouts import cases
 
 from megatron_sspo.batching.microbatch import make_microbatch
-from megatron_sspo.objective import AtanLog, Penalties, sspo
+from megatron_sspo.objective import Penalties, sspo
 from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.policy.metrics import merge_reports, update_metrics
 from megatron_sspo.rollout.advantages import with_advantages
@@ -87,26 +87,3 @@ def test_loss_gradient_and_metrics(name):
     assert found[0][0] == found[1][0] and found[0][0] != 0
     assert torch.equal(found[0][1], found[1][1])
     assert found[0][2:] == found[1][2:]
-
-
-def test_the_papers_formula_written_naively():
-    """−Σ_i Â_i (Π_t f(ρ_it; Â_i))^{1/|y_i|} / N, computed token by token over the tokens that the policy sampled."""
-    (group,) = with_advantages([acting()], "group_relative")
-    batch = microbatch(group)
-    log_probs = (-2 * torch.rand(11, generator=torch.Generator().manual_seed(1))).requires_grad_()
-    objective, penalties, correction = sspo(AtanLog(0.3, 0.2)), Penalties(), cases()["GRPO"][2]
-    total, _, _ = policy_loss(objective, penalties, correction, scale=0.25)(batch, log_probs, torch.zeros(11))
-    (gradient,) = torch.autograd.grad(total, log_probs)
-    naive, place = torch.zeros(()), 0
-    for rollout in group.rollouts:
-        product, length = torch.ones(()), 0
-        for old, token in zip(rollout.old_log_probs, rollout.tokens, strict=True):
-            if any(token in rollout.tokens[first:beyond] for first, beyond in rollout.observed):
-                continue
-            tau = 0.2 if rollout.advantage > 0 else 0.3
-            product = product * torch.exp(tau * torch.arctan((log_probs[place] - old) / tau))
-            place, length = place + 1, length + 1
-        naive = naive - rollout.advantage * (product ** (1 / length) if length else 1.0) / 4
-    assert place == 11
-    torch.testing.assert_close(total, naive, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, torch.autograd.grad(naive, log_probs)[0], rtol=1e-5, atol=1e-7)

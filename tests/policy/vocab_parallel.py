@@ -57,15 +57,13 @@ def run_fused(
     budget: int,
     rank: int,
     group: Any,
-    moves: dict[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Runs the fused head on this rank's `width` rows of the weight, after adding `moves` to the tensors."""
+    """Runs the fused head on this rank's `width` rows of the weight."""
     from megatron_sspo.policy.head.fused import fused_log_probs_and_entropy
 
     given = inputs(num_rows, torch.float64)
-    hidden = (given["hidden"] + (moves["hidden"] if moves else 0)).requires_grad_()
-    weight = given["weight"][rank * width : (rank + 1) * width].clone()
-    weight = (weight + (moves["weight"] if moves else 0)).requires_grad_()
+    hidden = given["hidden"].requires_grad_()
+    weight = given["weight"][rank * width : (rank + 1) * width].clone().requires_grad_()
     log_probs, entropy = fused_log_probs_and_entropy(
         hidden,
         weight,
@@ -78,38 +76,6 @@ def run_fused(
     scalar(which, log_probs, entropy, given["g"]).backward()
     found = {"log_probs": log_probs, "entropy": entropy, "hidden.grad": hidden.grad, "weight.grad": weight.grad}
     return {name: tensor.detach() for name, tensor in found.items()}
-
-
-def finite_difference(evaluate: Any, gradients: dict[str, torch.Tensor], group: Any, step: float = 1e-6) -> float:
-    """Returns the difference between both ranks' gradients along a random direction and the slope of the loss along it.
-
-    Args:
-        evaluate: displacements of this rank's tensors, by name -> the loss, the same on both ranks.
-        gradients: this rank's gradients, by the same names; those of a replicated tensor are shares of a sum.
-    """
-    import torch.distributed as dist
-
-    directions = {}
-    for name, gradient in gradients.items():
-        seed = 7 if name == "hidden" else 7 + dist.get_rank(group)  # replicated: the same on both ranks
-        draws = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        directions[name] = draws
-    slope = sum((gradient * directions[name]).sum() for name, gradient in gradients.items())
-    assert isinstance(slope, torch.Tensor)
-    dist.all_reduce(slope, group=group)
-    ahead, behind = (evaluate({n: sign * step * d for n, d in directions.items()}) for sign in (1, -1))
-    return abs(float(slope) - (ahead - behind) / (2 * step)) / abs(float(slope))
-
-
-def gradcheck(which: str, budget: int, rank: int, group: Any) -> float:
-    """Returns `finite_difference` of the fused head, with 37 rows and 49 columns per rank."""
-    found = run_fused(37, 49, which, budget, rank, group)
-
-    def evaluate(moves: dict[str, torch.Tensor]) -> float:
-        moved = run_fused(37, 49, which, budget, rank, group, moves)
-        return float(scalar(which, moved["log_probs"], moved["entropy"], inputs(37, torch.float64)["g"]))
-
-    return finite_difference(evaluate, {name: found[f"{name}.grad"] for name in ("hidden", "weight")}, group)
 
 
 # (rows, columns of a rank): ragged; a second rank with only padding; no rows
@@ -131,11 +97,6 @@ def main(results: Path) -> None:
         for which in GRADIENTS:
             for mode, budget in BUDGETS.items():
                 found[rows, which, mode] = run_fused(rows, width, which, budget, rank, group)
-    found |= {
-        ("gradcheck", which, mode): gradcheck(which, budget, rank, group)
-        for which in GRADIENTS
-        for mode, budget in BUDGETS.items()
-    }
     torch.save(found, results / f"rank{rank}.pt")
     dist.destroy_process_group()
 

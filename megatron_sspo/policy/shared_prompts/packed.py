@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.batching.row import Pieces
-from megatron_sspo.policy.shared_prompts.padding import PaddedPieces, padded_pieces
+
+if TYPE_CHECKING:
+    from megatron_sspo.policy.shared_prompts.padding import PaddedPieces
 
 
 class Rotation(NamedTuple):
@@ -42,8 +44,10 @@ class SharedSeqParams(RowParams):
     pieces: Pieces | None = None
 
     @cached_property
-    def padded(self) -> tuple[PaddedPieces, ...]:
+    def padded(self) -> "tuple[PaddedPieces, ...]":
         """The pieces, padded; computed once for all layers."""
+        from megatron_sspo.policy.shared_prompts.padding import padded_pieces  # not for Transformer Engine's attention
+
         assert self.pieces is not None
         return padded_pieces(self.pieces)
 

@@ -6,6 +6,10 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron_sspo.errors import UserError
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 
+# the work of rows with shared prompts by Transformer Engine, in units of separate ones: benchmarks/on_gpu.py, two long
+# responses to a short prompt
+SHARING_COST = 1.1
+
 
 def shares_prompts(wanted: bool | None, transformer: TransformerConfig) -> bool:
     """Returns whether prompts are shared, which is never so together with losses of the routers.

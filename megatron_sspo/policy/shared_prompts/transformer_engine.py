@@ -18,8 +18,6 @@ from megatron_sspo.policy.shared_prompts.keys import copied_again_in_backward, g
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 from megatron_sspo.processes import agree
 
-# the work of such rows, in units of separate ones: benchmarks/on_gpu.py, two long responses to a short prompt
-SHARING_COST = 1.1
 _LARGEST_ERROR = 0.05  # of the check at the start, in units of the largest value; bfloat16 has two to three digits
 _SECTIONS = (Section(0, 150, 0, 0), Section(150, 222, 150, 0), Section(222, 260, 150, 0), Section(260, 333, 0, 0))
 

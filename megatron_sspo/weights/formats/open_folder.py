@@ -5,7 +5,6 @@ from pathlib import Path
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_text
 from megatron_sspo.weights.formats.hf_folder import HFFolder
-from megatron_sspo.weights.formats.megatron_folder import MegatronFolder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.torch_dist import is_torch_dist
 
@@ -24,16 +23,25 @@ def open_folder(path: str | Path, config_folder: Path | None = None) -> ModelFol
     Raises:
         UserError: `path` is not a model folder, or it is damaged.
     """
-    path = Path(path)
+    checkpoint = _torch_dist(Path(path))
+    if checkpoint is None:
+        return HFFolder(Path(path))
+    from megatron_sspo.weights.formats.megatron_folder import MegatronFolder
+
+    return MegatronFolder(checkpoint, config_folder)
+
+
+def _torch_dist(path: Path) -> Path | None:
+    """Returns the `torch_dist` checkpoint that a folder is or has; None for a Hugging Face folder."""
     if is_torch_dist(path):
-        return MegatronFolder(path, config_folder)
+        return path
     if not any(path.glob("*.safetensors*")):
         if is_torch_dist(path / "trainer"):
-            return MegatronFolder(path / "trainer", config_folder)
+            return path / "trainer"
         if (path / _NEWEST).is_file():  # names an iteration, or `release`
             named = read_text(path / _NEWEST).strip()
-            return MegatronFolder(path / (f"iter_{named:0>7}" if named.isdigit() else named), config_folder)
-    return HFFolder(path)
+            return path / (f"iter_{named:0>7}" if named.isdigit() else named)
+    return None
 
 
 def check_config_folder(config_folder: Path | None, *folders: ModelFolder) -> None:
