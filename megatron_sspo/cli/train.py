@@ -47,6 +47,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
     if options.generate and (options.resume or options.rollouts):
         raise UserError("--generate begins a run of its own: leave out --resume and --rollouts")
+    parent.check_tasks()
     if options.rollouts and not (options.rollouts / "rollouts").is_dir():
         raise UserError(f"{options.rollouts} has no folder rollouts: name the folder of a run of train --generate")
     with without_threads():

@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 
+from megatron_sspo.errors import UserError
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 REPORT = "MEGATRON_SSPO_REPORT_FD"  # the file descriptor for reports; set for the processes that `launch` starts
 
@@ -41,3 +43,14 @@ def describe_exit(code: int) -> str:
         return f"ended with exit code {code}"
     known = {number.value: number.name for number in signal.Signals}  # most real-time signals have no name
     return f"was killed by {known.get(-code, f'signal {-code}')}"
+
+
+def check_tasks() -> None:
+    """Raises UserError if a plain srun has started several tasks: each would start all processes of the run."""
+    environment = os.environ
+    is_task = environment.get("SLURM_TASK_PID") in (str(os.getpid()), str(os.getppid())) and not sys.stdin.isatty()
+    if is_task and environment.get("SLURM_NTASKS", "1") != "1" and not is_launched():
+        raise UserError(
+            f"srun has started this command {environment['SLURM_NTASKS']} times, and each would start all processes of "
+            "the run: start it by a script of slurm/, which tells each task its rank, or by srun --ntasks=1"
+        )
