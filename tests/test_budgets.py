@@ -23,7 +23,7 @@ BUDGETS = {
     "plots": 460,
     "policy": 4030,
     "preflight": 580,
-    "processes": 980,
+    "processes": 1000,
     "project": 350,
     "reward": 990,
     "rollout": 5780,
@@ -32,8 +32,8 @@ BUDGETS = {
     "weights": 2890,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32180, "UserError": 285}
-CLOSURES = {"loop": 16190, "plugin": 3490}
+OTHERS = {"tests": 32180, "UserError": 286}
+CLOSURES = {"loop": 16200, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
