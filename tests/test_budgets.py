@@ -15,7 +15,7 @@ BUDGETS = {
     "evaluation": 1090,
     "files": 440,
     "integrations": 460,
-    "job": 1110,
+    "job": 1120,
     "launch": 660,
     "lora": 480,
     "memory": 520,
@@ -29,11 +29,11 @@ BUDGETS = {
     "rollout": 5780,
     "run_folder": 530,
     "trackers": 220,
-    "weights": 2890,
+    "weights": 2900,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
 OTHERS = {"tests": 32180, "UserError": 286}
-CLOSURES = {"loop": 16200, "plugin": 3490}
+CLOSURES = {"loop": 16130, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

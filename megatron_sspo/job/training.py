@@ -19,7 +19,6 @@ from megatron_sspo.processes import agree, parent
 from megatron_sspo.run import Run
 from megatron_sspo.run_folder.resuming import check_files, has_other_layout
 from megatron_sspo.types import rollouts_of
-from megatron_sspo.weights.formats.random import INITIAL_MODEL, write_random_weights
 from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
 
 
@@ -45,6 +44,8 @@ class Training:
             check_files(self.resumed_from, rank=dist.get_rank(), num_ranks=dist.get_world_size())
         weights = Path(run.model.path)
         if run.model.init == "random":
+            from megatron_sspo.weights.formats.random import INITIAL_MODEL
+
             weights = folder / INITIAL_MODEL
             agree.run_on_rank_0(lambda: self._write_random_weights(weights))
         self.state = State()
@@ -101,6 +102,8 @@ class Training:
 
     def _write_random_weights(self, destination: Path) -> None:
         """Makes the Hugging Face folder of random weights in the run's folder, if it is not there."""
+        from megatron_sspo.weights.formats.random import write_random_weights
+
         source = Path(self._run.model.path)
         if self.resumed_from is None:  # an earlier attempt may have used another seed
             remove(destination)

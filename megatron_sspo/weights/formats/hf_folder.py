@@ -19,7 +19,6 @@ from megatron_sspo.weights.formats.destination import new_folder
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.safetensors_file import Files, StoredTensor, read_header
-from megatron_sspo.weights.fp8 import BLOCK, SCALE_SUFFIX, dequantize_rows, is_known
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -48,7 +47,7 @@ class HFFolder(ModelFolder):
                 "(torch_dist) or of a run's checkpoint"
             )
         self.config: dict[str, Any] = read_json(self.path / "config.json")
-        self._is_fp8 = is_known(self.config.get("quantization_config"))
+        self._is_fp8 = self._is_in_fp8()
         if self._is_fp8:  # the folder is read as one in bfloat16
             del self.config["quantization_config"]
         self.files = self._list_files()
@@ -67,7 +66,10 @@ class HFFolder(ModelFolder):
         # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
         found = {name: tensor for name, tensor in found.items() if not name.endswith(".rotary_emb.inv_freq")}
         if self._is_fp8:
-            self._scales = {name: found.pop(name) for name in list(found) if name.endswith(SCALE_SUFFIX)}
+            from megatron_sspo.weights.fp8 import SCALE_SUFFIX
+
+            of_scales = [name for name in found if name.endswith(SCALE_SUFFIX)]
+            self._scales = {name.removesuffix(SCALE_SUFFIX): found.pop(name) for name in of_scales}
         if not found:
             raise UserError(f"{self.path} holds safetensors without a tensor of a model; download it again")
         return found
@@ -82,7 +84,7 @@ class HFFolder(ModelFolder):
     @cached_property
     def _dtypes(self) -> dict[str, torch.dtype]:
         found = {name: tensor.dtype for name, tensor in self.stored.items()}
-        return found | {name.removesuffix(SCALE_SUFFIX): torch.bfloat16 for name in self._scales}
+        return found | dict.fromkeys(self._scales, torch.bfloat16)
 
     def dtypes(self) -> dict[str, torch.dtype]:
         return self._dtypes
@@ -92,12 +94,21 @@ class HFFolder(ModelFolder):
 
     def read_rows(self, name: str, start: int, stop: int) -> Tensor:
         rows = self._reader.read(self.stored[name], start, stop)
-        if (scale := self._scales.get(f"{name}{SCALE_SUFFIX}")) is None:
+        if (scale := self._scales.get(name)) is None:
             return rows
+        from megatron_sspo.weights.fp8 import BLOCK, dequantize_rows
+
         return dequantize_rows(rows, self._reader.read(scale, start // BLOCK, -(-stop // BLOCK)), start)
 
     def close(self) -> None:
         self._reader.close()
+
+    def _is_in_fp8(self) -> bool:
+        if self.config.get("quantization_config") is None:
+            return False
+        from megatron_sspo.weights.fp8 import is_known
+
+        return is_known(self.config["quantization_config"])
 
     def _list_files(self) -> list[str]:
         """Returns the names of the files with tensors; like Transformers it prefers one file to the files of an index.
