@@ -26,13 +26,13 @@ BUDGETS = {
     "processes": 1000,
     "project": 350,
     "reward": 990,
-    "rollout": 5780,
+    "rollout": 5800,
     "run_folder": 530,
     "trackers": 220,
-    "weights": 2900,
+    "weights": 2910,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32180, "UserError": 286}
+OTHERS = {"tests": 32200, "UserError": 286}
 CLOSURES = {"loop": 16130, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 

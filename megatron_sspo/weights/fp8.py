@@ -84,6 +84,12 @@ def quantized_stream(tensors: Iterable[tuple[str, Tensor]], names: set[str]) -> 
             yield name, tensor
 
 
+def rounded_stream(tensors: Iterable[tuple[str, Tensor]], names: set[str]) -> Iterator[tuple[str, Tensor]]:
+    """Yields each weight of `names` with the values that a server multiplies by, in its own dtype."""
+    for name, tensor in tensors:
+        yield name, dequantize(*quantize(tensor), tensor.dtype) if name in names else tensor
+
+
 def _blocks(matrix: Tensor) -> Tensor:
     """Returns the matrix, filled up with zeros, as [⌈out/128⌉, 128, ⌈in/128⌉, 128]."""
     rows, columns = (-size % BLOCK for size in matrix.shape)

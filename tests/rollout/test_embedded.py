@@ -15,6 +15,7 @@ from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.rollout.requests.format import RequestFormat
 from megatron_sspo.rollout.stopping import text_of
 from megatron_sspo.types import Sampling
+from megatron_sspo.weights import fp8
 from tests.rollout import tiny_models
 from tests.rollout.tiny_models import EOS, prompt
 
@@ -206,3 +207,25 @@ def test_weights_that_are_not_finite(folders, value, temperature, top_p):
         UserError, match=r"the weights of .* at update 3 give logits that are not finite: .*; check the"
     ):
         engine.generate(PROMPTS, Sampling(max_tokens=4, temperature=temperature, top_p=top_p), group_size=2, seed=0)
+
+
+def test_linear_layers_in_fp8(folders, loaded, shape):
+    linear = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    weights = tiny_models.weights(folders[shape])
+    rounded = {
+        name: fp8.dequantize(*fp8.quantize(tensor), tensor.dtype) if name.split(".")[-2] in linear else tensor
+        for name, tensor in weights.items()
+    }
+    sampling = Sampling(max_tokens=8)
+    in_fp8, by_hand = embedded.engine(folders[shape], quantize="fp8"), embedded.engine(folders[shape])
+    in_fp8.load_weights(weights.items(), 1)
+    by_hand.load_weights(rounded.items(), 1)
+    found, expected, exact = (
+        [
+            r.rollout_log_probs.tolist()
+            for g in engine.generate(PROMPTS, sampling, group_size=2, seed=0)
+            for r in g.rollouts
+        ]
+        for engine in (in_fp8, by_hand, loaded[shape])
+    )
+    assert found == expected != exact

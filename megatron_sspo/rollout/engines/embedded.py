@@ -4,6 +4,7 @@ import random
 from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from megatron_sspo.config.kinds import Count
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.rollout.embedded.decoder import Decoder, Row
 from megatron_sspo.rollout.embedded.episodes import OpenEpisodes
 from megatron_sspo.rollout.embedded.sampling import random_stream
@@ -20,6 +22,8 @@ from megatron_sspo.rollout.engine import BatchedGeneration, Episodes, Generation
 from megatron_sspo.rollout.responses import make_rollout
 from megatron_sspo.rollout.stopping import StopStrings
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
+from megatron_sspo.weights.family import load_family, size
+from megatron_sspo.weights.fp8 import quantized_names, rounded_stream
 
 
 def engine(
@@ -28,6 +32,7 @@ def engine(
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
     max_batch_size: Count = 256,
+    quantize: Literal["", "fp8"] = "",
 ) -> "EmbeddedEngine":
     """Builds an engine for the model in a Hugging Face folder, without weights: `load_weights` provides them.
 
@@ -36,13 +41,21 @@ def engine(
         device: the device for decoding; by default the process's GPU if there is one, else the CPU.
         dtype: the dtype of the weights.
         max_batch_size: the largest number of responses that are decoded at once.
+        quantize: "fp8" rounds linear layers as FP8 servers have them, to see what that does to training. Activations
+            are not rounded.
 
     Raises:
         UserError: there is no `config.json` in the folder, or Transformers makes no model of it.
     """
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
-    return EmbeddedEngine(Decoder(Path(model_path), torch.device(device), dtype), max_batch_size)
+    decoder = Decoder(Path(model_path), torch.device(device), dtype)
+    return EmbeddedEngine(decoder, max_batch_size, _linear_layers(Path(model_path)) if quantize else set())
+
+
+def _linear_layers(model_path: Path) -> set[str]:
+    config = read_json(model_path / "config.json")
+    return quantized_names(load_family(config, model_path).rows(config, size(config, "vocab_size")))
 
 
 class EmbeddedEngine:
@@ -57,13 +70,13 @@ class EmbeddedEngine:
 
     replicated = True
 
-    def __init__(self, decoder: Decoder, max_batch_size: int) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: Decoder, max_batch_size: int, rounded: set[str]) -> None:
+        self._decoder, self._rounded = decoder, rounded
         self._max_batch_size = max_batch_size
 
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
         """Copies a stream of tensors into the model: see `Decoder.load_weights`."""
-        self._decoder.load_weights(tensors, policy_version)
+        self._decoder.load_weights(rounded_stream(tensors, self._rounded), policy_version)
 
     def start(
         self,
