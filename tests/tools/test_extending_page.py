@@ -39,7 +39,7 @@ def project(tmp_path, monkeypatch):
     ],
 )
 def test_a_part_passes_the_checks_of_a_run(project, values, capsys) -> None:
-    # the recipe names its model beside its own file, which another test of this process may have loaded by a relative path
+    # the recipe names its model beside its file, which another test may have loaded by a relative path
     values = [f"model.path={ROOT / 'examples' / 'tiny_moe'}", *values]
     options = [word for value in values for word in ("--set", value)]
     assert main(["launch", str(ROOT / "examples" / "tiny_moe.py"), "--check", *options]) == 0, capsys.readouterr().err
