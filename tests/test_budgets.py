@@ -32,7 +32,7 @@ BUDGETS = {
     "weights": 2910,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32200, "UserError": 286}
+OTHERS = {"tests": 32210, "UserError": 286}
 CLOSURES = {"loop": 16130, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 

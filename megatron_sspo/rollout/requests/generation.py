@@ -99,7 +99,8 @@ class Requests:
                 return await server.client.post(path, content, seconds=_ASK_SECONDS)
             except ServerError as error:
                 failures += 1
-                if error.is_rejected or failures == _MAX_FAILURES:
+                # a parser of an unknown name is an internal error of SGLang's
+                if error.is_rejected or error.status == 500 or failures == _MAX_FAILURES:
                     raise UserError(
                         f"{error}: check tool_call_parser and reasoning_parser in rollouts.options, which name parsers "
                         "of SGLang"

@@ -22,11 +22,12 @@ class ServerError(Exception):
 
     Attributes:
         is_rejected: True if the server rejected the request itself, so that every other server would reject it too.
+        status: of the server's answer, if it has one.
     """
 
-    def __init__(self, message: str, *, is_rejected: bool = False) -> None:
+    def __init__(self, message: str, *, is_rejected: bool = False, status: int = 0) -> None:
         super().__init__(message)
-        self.is_rejected = is_rejected
+        self.is_rejected, self.status = is_rejected, status
 
 
 class Client:
@@ -78,7 +79,8 @@ class Client:
         except (aiohttp.ClientError, OSError) as error:
             raise ServerError(f"{where}: {type(error).__name__} {error}") from error
         if not 200 <= status < 300:
-            raise ServerError(f"{where} answered {status}: {text[:500]}", is_rejected=status in _REJECTED)
+            message = f"{where} answered {status}: {text[:500]}"
+            raise ServerError(message, is_rejected=status in _REJECTED, status=status)
         if path.startswith("/flush_cache"):  # which answers with plain text
             return {}
         try:
