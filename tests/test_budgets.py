@@ -17,8 +17,8 @@ BUDGETS = {
     "integrations": 460,
     "job": 1120,
     "launch": 660,
-    "lora": 480,
-    "memory": 520,
+    "lora": 370,
+    "memory": 540,
     "objective": 2000,
     "plots": 460,
     "policy": 4030,
@@ -29,11 +29,11 @@ BUDGETS = {
     "rollout": 5800,
     "run_folder": 530,
     "trackers": 220,
-    "weights": 2910,
+    "weights": 3020,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32210, "UserError": 286}
-CLOSURES = {"loop": 16130, "plugin": 3490}
+OTHERS = {"tests": 32220, "UserError": 286}
+CLOSURES = {"loop": 16260, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

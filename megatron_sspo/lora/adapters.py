@@ -20,8 +20,8 @@ from megatron.core.tensor_parallel import mappings
 from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
-from megatron_sspo.lora.factors import Factors, rows_of_sources
 from megatron_sspo.weights.gather import GatherPlan
+from megatron_sspo.weights.lora import Factors, rows_of_sources
 from megatron_sspo.weights.pieces import Shard
 from megatron_sspo.weights.table import ParameterMap, Read
 

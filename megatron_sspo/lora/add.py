@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from megatron_sspo.lora.adapters import Adapters
-from megatron_sspo.lora.factors import factors_of, initial_factors
 from megatron_sspo.lora.peft_folder import read_peft_folder
 from megatron_sspo.run import LoRA
+from megatron_sspo.weights.lora import factors_of, initial_factors
 from megatron_sspo.weights.table import ParameterMap
 
 

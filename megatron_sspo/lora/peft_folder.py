@@ -12,8 +12,8 @@ from torch import Tensor
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.removing import remove
-from megatron_sspo.lora.factors import Factors
 from megatron_sspo.run import LoRA
+from megatron_sspo.weights.lora import Factors
 from megatron_sspo.weights.table import Read
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

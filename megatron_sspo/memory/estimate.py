@@ -1,7 +1,8 @@
 """The memory of a rank: weights, gradients, optimizer, activations, logits, and the embedded engine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from megatron_sspo.memory import activations
@@ -15,6 +16,7 @@ from megatron_sspo.memory.parameters import (
 )
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.lora import factor_rows
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 # CUDA's context, NCCL's buffers and fragmentation: a round number, not a measured one.
@@ -73,6 +75,7 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     family, parallel = load_family(config), run.parallel
     architecture = family.transformer_fields(config)
     counts = count_per_stage(family, config, parallel, run.megatron)
+    trained = _count_trained(run, config)
     layers = layers_per_stage(architecture["num_layers"], parallel, run.megatron)
     itemsize = ITEMSIZE[run.model.dtype]
     gradient_itemsize = 4 if run.ddp.get("grad_reduce_in_fp32", True) else itemsize
@@ -98,9 +101,9 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
             logits = head_bytes(sizes.inner_rows, columns, sizes.hidden, itemsize, on_cuda=on_cuda)
         found.append(
             MemoryEstimate(
-                weights=itemsize * count.total,
-                gradients=gradient_itemsize * count.total,
-                optimizer=state_itemsize * _num_optimizer_parameters(run, count),
+                weights=itemsize * (count.total + (trained[stage].total if run.lora else 0)),
+                gradients=gradient_itemsize * trained[stage].total,
+                optimizer=state_itemsize * _num_optimizer_parameters(run, trained[stage]),
                 activations=kept,
                 layer=working,
                 logits=logits,
@@ -111,9 +114,19 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     return found
 
 
+def _count_trained(run: Run, config: Mapping[str, Any]) -> list[ParameterCount]:
+    """Counts the parameters with gradients on a rank of each pipeline stage: all, or those of adapters."""
+    family = load_family(config)
+    if run.lora is None:
+        return count_per_stage(family, config, run.parallel, run.megatron)
+    of = partial(factor_rows, targets=run.lora.targets, rank=run.lora.rank)
+    return count_per_stage(family, config, run.parallel, run.megatron, of=of)
+
+
 def checkpoint_bytes(run: Run, config: Mapping[str, Any]) -> int:
-    """Returns the size of a checkpoint: the weights, and in float32 the main weights and two moments."""
-    return (ITEMSIZE[run.model.dtype] + 12) * count_all(load_family(config), config).total
+    """Returns the size of a checkpoint: what is trained, and in float32 the main weights and two moments."""
+    whole = _count_trained(replace(run, parallel=Parallel(), megatron={}), config)
+    return (ITEMSIZE[run.model.dtype] + 12) * sum(count.total for count in whole)
 
 
 def host_bytes(run: Run, config: Mapping[str, Any]) -> int:
@@ -127,8 +140,8 @@ def host_bytes(run: Run, config: Mapping[str, Any]) -> int:
         UserError: the model is not supported, or the layout cannot shard it.
     """
     itemsize = ITEMSIZE[run.model.dtype]
-    counts = count_per_stage(load_family(config), config, run.parallel, run.megatron)
-    of_reference = itemsize if run.needs_reference else 0
+    of_reference = itemsize if run.needs_reference and run.lora is None else 0
+    counts = _count_trained(run, config)
     return max((itemsize + 12) * _num_optimizer_parameters(run, count) + of_reference * count.total for count in counts)
 
 

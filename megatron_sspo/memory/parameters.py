@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -83,16 +83,24 @@ def count_all(family: Family, config: Mapping[str, Any]) -> ParameterCount:
 
 
 def count_per_stage(
-    family: Family, config: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]
+    family: Family,
+    config: Mapping[str, Any],
+    parallel: Parallel,
+    options: Mapping[str, Any],
+    *,
+    of: Callable[[Sequence[ParameterMap]], Sequence[ParameterMap]] = list,
 ) -> list[ParameterCount]:
     """Counts the parameters on a rank of each pipeline stage; all ranks of a stage hold equally many.
+
+    Args:
+        of: returns the rows to count, from all rows of the model.
 
     Raises:
         UserError: the layout does not divide a parameter, the layers or the experts.
     """
     architecture = family.transformer_fields(config)
     check_divisibility(architecture, parallel, options)
-    rows = family.rows(config, padded_vocab_size(int(config["vocab_size"]), parallel.tensor))
+    rows = of(family.rows(config, padded_vocab_size(int(config["vocab_size"]), parallel.tensor)))
     num_experts = architecture.get("num_moe_experts")
     experts = num_experts // parallel.expert if num_experts else None
     layers = layers_of_stages(architecture["num_layers"], parallel, options)

@@ -8,9 +8,10 @@ import torch
 from peft import PeftModel
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.lora.factors import factors_of
+from megatron_sspo.memory.estimate import checkpoint_bytes, estimate
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.policy import Policy
+from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "moe_odd", "mixtral", "qwen2")
 
@@ -91,3 +92,13 @@ def test_every_linear_layer_has_a_target(folders, device):
     adapted = {pair.weight.name for pair in factors_of(policy.rows, ("attention", "experts"), 4)}
     matrices = {row.name for row in policy.rows if len(row.hf_shapes[0]) == 2}
     assert {name.split(".")[-2] for name in matrices - adapted} == {"word_embeddings", "router", "output_layer"}
+
+
+@pytest.mark.parametrize("kind", ["moe", "dense"])
+def test_the_estimate_of_memory_counts_what_is_trained(kind, folders, device):
+    policy = policy_of(kind, folders, device)
+    numbers = [p.numel() for chunk in policy.chunks for p in chunk.parameters() if p.requires_grad]
+    [found] = estimate(policy.run, policy.folder.config, on_cuda=False)
+    frozen = sum(tensor.numel() for _, tensor in policy.weights())
+    assert (found.gradients, found.weights) == (4 * sum(numbers), 4 * (sum(numbers) + frozen))
+    assert checkpoint_bytes(policy.run, policy.folder.config) == 16 * sum(numbers)

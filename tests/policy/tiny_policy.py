@@ -24,12 +24,12 @@ from transformers import (
 
 from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_routes
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
-from megatron_sspo.lora.factors import factors_of
 from megatron_sspo.lora.peft_folder import adapter_config, write_peft_folder
 from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.run import LoRA, Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it

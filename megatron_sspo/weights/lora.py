@@ -50,6 +50,11 @@ def factors_of(rows: Sequence[ParameterMap], targets: Collection[str], rank: int
     return [_factors(row, rank) for row in rows if row.name in names]
 
 
+def factor_rows(rows: Sequence[ParameterMap], *, targets: Collection[str], rank: int) -> list[ParameterMap]:
+    """Returns the rows of all factors: see `factors_of`."""
+    return [row for pair in factors_of(rows, targets, rank) for row in (pair.a, pair.b)]
+
+
 def _is_of(name: str, target: str) -> bool:
     return (".mlp.experts." in name) == (target == "experts") and name.endswith(_TARGETS[target])
 
