@@ -8,14 +8,15 @@ The learning rate is ten times that of the weights, as usual with LoRA.
 
 from dataclasses import replace
 
-from examples.tiny_moe import recipe as of_weights
+import tiny_moe
+
 from megatron_sspo.run import LoRA, Model, Optimizer, Run
 
 
 def recipe() -> Run:
     """Returns the quickstart's run with adapters of rank 8 on attention and experts."""
     return replace(
-        of_weights(),
+        tiny_moe.recipe(),
         name="tiny_moe_lora",
         model=Model(path="runs/tiny_moe-warm/model", dtype="float32"),
         warm_start=None,

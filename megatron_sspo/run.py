@@ -139,7 +139,7 @@ class LoRA:
     rank: Count = 16  # r: the width of an adapter
     alpha: Positive = 32.0  # α: an adapter is added with the factor α / r
     # the layers with adapters; the model's other weights stay as they are
-    targets: Annotated[tuple[Literal["attention", "mlp", "shared_experts", "experts"], ...], AsTuple] = ("attention",)
+    targets: Annotated[tuple[Literal["attention", "mlp", "experts"], ...], AsTuple] = ("attention",)
     path: FilePath | None = None  # a PEFT folder to start from; None: adapters that add nothing at first
 
 

@@ -17,7 +17,7 @@ BUDGETS = {
     "integrations": 460,
     "job": 1120,
     "launch": 660,
-    "lora": 370,
+    "lora": 360,
     "memory": 540,
     "objective": 2000,
     "plots": 460,
@@ -29,10 +29,10 @@ BUDGETS = {
     "rollout": 5800,
     "run_folder": 530,
     "trackers": 220,
-    "weights": 3020,
+    "weights": 3010,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32220, "UserError": 286}
+OTHERS = {"tests": 32230, "UserError": 287}
 CLOSURES = {"loop": 16260, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 

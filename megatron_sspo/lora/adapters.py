@@ -20,12 +20,11 @@ from megatron.core.tensor_parallel import mappings
 from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.weights.gather import GatherPlan
 from megatron_sspo.weights.lora import Factors, rows_of_sources
 from megatron_sspo.weights.pieces import Shard
 from megatron_sspo.weights.table import ParameterMap, Read
-
-FACTOR = ".lora_"  # in the names of factors, and in no other
 
 
 class Adapters:
@@ -57,35 +56,28 @@ class Adapters:
         self._merging: dict[str, _Adapter] = {}
         by_name = {pair.weight.name: pair for pair in factors}
         for chunk in chunks:
-            owners = {id(p): (m, name) for m in chunk.modules() for name, p in m.named_parameters(recurse=False)}
-            of_module: dict[torch.nn.Module, list[_Adapter]] = {}
+            owners = {id(p): module for module in chunk.modules() for p in module.parameters(recurse=False)}
             for name, parameter in list(parameters_of([chunk])):
                 parameter.requires_grad_(False)
                 if name in by_name:
-                    module, local_name = owners[id(parameter)]
-                    adapter = _Adapter(module, local_name, parameter, by_name[name], chunk.config, read, shard_of)
-                    of_module.setdefault(module, []).append(adapter)
+                    module = owners[id(parameter)]
+                    if not hasattr(module, "weight"):
+                        raise UserError("megatron.moe_grouped_gemm is on, and adapters need a layer for each expert")
+                    adapter = _Adapter(module, parameter, by_name[name], chunk.config, read, shard_of)
+                    module.register_forward_hook(self._add(adapter))
+                    _save_factors(module, adapter)
                     self._merging[name] = adapter
-            for module, adapters in of_module.items():
-                module.register_forward_hook(self._add(adapters))
-                _save_factors(module, adapters)
             if chunk.pre_process:
                 # recomputation drops gradients where nothing that enters a layer needs one
                 chunk.embedding.register_forward_hook(
                     lambda _, __, output: output.requires_grad_(torch.is_grad_enabled())
                 )
 
-    def _add(self, adapters: Sequence["_Adapter"]) -> Any:
+    def _add(self, adapter: "_Adapter") -> Any:
         def hook(module: Any, args: tuple[Any, ...], output: tuple[torch.Tensor, Any]) -> Any:
             if not self._is_on:
                 return output
-            x = _normed(module, args[0])
-            if len(adapters) == 1:
-                added = adapters[0].product(x)
-            else:  # a grouped layer, whose second argument has the number of tokens of each expert
-                parts = torch.split(x, [int(count) for count in args[1]])
-                added = torch.cat([adapter.product(part) for adapter, part in zip(adapters, parts, strict=True)])
-            return output[0] + self._scale * added, output[1]
+            return output[0] + self._scale * adapter.product(_normed(module, args[0])), output[1]
 
         return hook
 
@@ -119,15 +111,12 @@ class _Adapter:
     def __init__(
         self,
         module: Any,
-        name: str,
         weight: torch.nn.Parameter,
         factors: Factors,
         config: Any,
         read: Read,
         shard_of: Callable[[ParameterMap], Shard],
     ) -> None:
-        self.suffix = name.removeprefix("weight")  # the number of an expert, in a grouped layer
-        self.weight = factors.weight
         self.is_row_parallel = factors.weight.dim == 1
         self.is_gated = len(factors.weight.hf) == 2
         self.is_expert = factors.weight.group == "expert_tensor"
@@ -157,7 +146,7 @@ class _Adapter:
         else:
             factor.tensor_model_parallel = False
             factor.sequence_parallel = self.is_sequence_parallel  # Megatron then sums its gradient over tensor ranks
-        module.register_parameter(f"{row.name.rpartition('.')[2]}{self.suffix}", factor)
+        module.register_parameter(row.name.rpartition(".")[2], factor)
         return factor
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
@@ -218,26 +207,22 @@ def _normed(module: Any, x: torch.Tensor) -> torch.Tensor:
     return x if weight is None else F.rms_norm(x, (x.shape[-1],), weight, module.eps)
 
 
-def _save_factors(module: Any, adapters: Sequence[_Adapter]) -> None:
+def _save_factors(module: Any, adapter: _Adapter) -> None:
     """Lets a layer say how its factors are cut, in the state that checkpoints are made of."""
     original = module.sharded_state_dict
 
     def sharded_state_dict(prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
-        state = original(prefix, sharded_offsets, metadata)
-        for adapter in adapters:
-            axis = {("lora_A" if adapter.is_row_parallel else "lora_B"): int(adapter.is_row_parallel)}
-            made = make_sharded_tensors_for_checkpoint(
-                {"lora_A": adapter.a, "lora_B": adapter.b},
-                prefix,
-                axis,
-                sharded_offsets,
-                tp_group=adapter.group,
-                dp_cp_group=metadata["dp_cp_group"],
-            )
-            key = f"{prefix}lora_B"
-            if adapter.is_gated:
-                made[key] = apply_swiglu_sharded_factory(made[key], sharded_offsets)
-            state |= made
-        return state
+        factors = make_sharded_tensors_for_checkpoint(
+            {"lora_A": adapter.a, "lora_B": adapter.b},
+            prefix,
+            {("lora_A" if adapter.is_row_parallel else "lora_B"): int(adapter.is_row_parallel)},
+            sharded_offsets,
+            tp_group=adapter.group,
+            dp_cp_group=metadata["dp_cp_group"],
+        )
+        key = f"{prefix}lora_B"
+        if adapter.is_gated:
+            factors[key] = apply_swiglu_sharded_factory(factors[key], sharded_offsets)
+        return original(prefix, sharded_offsets, metadata) | factors
 
     module.sharded_state_dict = sharded_state_dict

@@ -82,7 +82,8 @@ class Policy:
             self.folder.config,
             run.parallel,
             dtype,
-            run.megatron,
+            # adapters of experts need a layer for each expert
+            {"moe_grouped_gemm": False, **run.megatron} if run.lora else run.megatron,
             routing_replay=run.routing_replay != "none",
         )
         self.vocab_size = int(self.folder.config["vocab_size"])

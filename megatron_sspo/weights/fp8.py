@@ -56,21 +56,16 @@ def is_known(quantization: Any) -> bool:
     return isinstance(quantization, dict) and all(quantization.get(key) == value for key, value in wanted.items())
 
 
-def dequantize_rows(values: Tensor, scales: Tensor, first: int) -> Tensor:
-    """Returns rows of a weight in bfloat16, whose first one is row `first` of it.
+def dequantize(values: Tensor, scales: Tensor, dtype: torch.dtype, *, first: int = 0) -> Tensor:
+    """Returns rows of a weight, each element times the scale of its block, rounded to `dtype`.
 
     Args:
         scales: those of the blocks that have the rows.
+        first: the number of the first of the rows in the weight.
     """
-    numbers = torch.arange(first, first + values.shape[0]) // BLOCK - first // BLOCK
+    numbers = torch.arange(first, first + values.shape[0], device=values.device) // BLOCK - first // BLOCK
     of_columns = scales.float().repeat_interleave(BLOCK, dim=1)[:, : values.shape[1]]
-    return (values.float() * of_columns[numbers]).to(torch.bfloat16)
-
-
-def dequantize(values: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns the weight: each block of `values` [out, in] times its scale, rounded to `dtype`."""
-    blocks = _blocks(values.float()) * scales.float()[:, None, :, None]
-    return blocks.reshape(blocks.shape[0] * BLOCK, -1)[: values.shape[0], : values.shape[1]].to(dtype)
+    return (values.float() * of_columns[numbers]).to(dtype)
 
 
 def quantized_stream(tensors: Iterable[tuple[str, Tensor]], names: set[str]) -> Iterator[tuple[str, Tensor]]:

@@ -20,7 +20,6 @@ PREFIX = "base_model.model."  # of PEFT's names
 _TARGETS = {
     "attention": (".self_attention.linear_qkv.weight", ".self_attention.linear_proj.weight"),
     "mlp": (".mlp.linear_fc1.weight", ".mlp.linear_fc2.weight"),
-    "shared_experts": (".mlp.shared_experts.linear_fc1.weight", ".mlp.shared_experts.linear_fc2.weight"),
     "experts": (".linear_fc1.weight", ".linear_fc2.weight"),
 }
 

@@ -96,9 +96,10 @@ class HFFolder(ModelFolder):
         rows = self._reader.read(self.stored[name], start, stop)
         if (scale := self._scales.get(name)) is None:
             return rows
-        from megatron_sspo.weights.fp8 import BLOCK, dequantize_rows
+        from megatron_sspo.weights.fp8 import BLOCK, dequantize
 
-        return dequantize_rows(rows, self._reader.read(scale, start // BLOCK, -(-stop // BLOCK)), start)
+        scales = self._reader.read(scale, start // BLOCK, -(-stop // BLOCK))
+        return dequantize(rows, scales, torch.bfloat16, first=start)
 
     def close(self) -> None:
         self._reader.close()
