@@ -1,7 +1,6 @@
 """Megatron's DDP, its distributed optimizer and its schedule of learning rates."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -11,7 +10,6 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.policy.offload import offloaded_optimizer
 from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.with_cuda.fast_fields import fast_ddp_fields
 from megatron_sspo.run import Optimizer, Parallel
@@ -67,8 +65,12 @@ def make_optimizer(
         use_distributed_optimizer=ddp.use_distributed_optimizer,
         overlap_param_gather=ddp.overlap_param_gather,
     )
-    offloaded = partial(offloaded_optimizer, share=options.offload)
-    optimizer = (offloaded if options.offload else get_megatron_optimizer)(config, chunks)
+    if options.offload:
+        from megatron_sspo.policy.with_cuda.offload import offloaded_optimizer
+
+        optimizer = offloaded_optimizer(config, chunks, options.offload)
+    else:
+        optimizer = get_megatron_optimizer(config, chunks)
     transformer.grad_scale_func = optimizer.scale_loss  # pyright: ignore
     return optimizer
 

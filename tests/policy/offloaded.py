@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from layouts import CP2, DP2, EP2, OVERLAP, PP2_VPP2, TP2_SP_EP2, TP2_SP_ETP2
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from megatron_sspo.run import Model
 
@@ -26,16 +25,6 @@ LAYOUTS = {
 }
 SHARES = (0.0, 0.5, 1.0)
 UPDATES = 5
-
-
-def host_share(policy: Any) -> float:
-    """Returns the share of this rank's elements whose masters are on the host."""
-    from megatron_sspo.policy.offload import HostMaster
-
-    groups = [group for each in policy.optimizer.chained_optimizers for group in each.param_groups]
-    masters = [master for group in groups for master in group["params"]]
-    on_host = sum(master.numel() for master in masters if isinstance(master, HostMaster))
-    return on_host / sum(master.numel() for master in masters)
 
 
 def train(policy: Any, batch: Any, updates: int) -> list[Any]:
@@ -56,17 +45,10 @@ def assert_equal(found: list[Any], expected: list[Any], what: str) -> None:
         assert not differ, f"{what}: {kind}s {differ} differ"
 
 
-def content(folder: Path) -> dict[str, Any]:
-    """Returns the bytes of a checkpoint's files, and of its index all but a path and a random number."""
-    found: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir()}
-    index = FileSystemReader(folder).read_metadata()
-    return {**found, ".metadata": (index.state_dict_metadata, index.storage_data)}
-
-
 def compare(name: str, dtype: str, device: torch.device, folder: Path, batch: Any, results: Path) -> None:
     """Trains with each share, saves, and continues from the checkpoint with the next share. A collective."""
     import torch.distributed as dist
-    from resume import OPTIMIZER, make_policy
+    from resume import OPTIMIZER, content, host_share, make_policy
 
     from megatron_sspo.checkpoint.sharded import seed_random_states
 
@@ -106,8 +88,8 @@ def main(folders: Path, batches: Path, results: Path) -> None:
     from megatron.core import parallel_state
     from tiny_policy import read_batch
 
-    from megatron_sspo.policy import offload
     from megatron_sspo.policy.distributed import initialize
+    from megatron_sspo.policy.with_cuda import offload
 
     join()
     offload._PIECE = 1024  # so that a slice has several
