@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from layouts import CP2, DP2, EP2, OVERLAP, PP2_VPP2, TP2_SP_EP2, TP2_SP_ETP2
+from layouts import CP2, DP2, EP2, OVERLAP, PP2_VPP2, TP2_SP_EP2, TP2_SP_ETP2, Layout
 
 from megatron_sspo.run import Model
 
 LAYOUTS = {
-    "DP2": (DP2, {}),
-    "DP2, overlap": (DP2, OVERLAP),
-    "EP2": (EP2, {}),
-    "TP2 SP EP2": (TP2_SP_EP2, {}),
-    "TP2 SP ETP2": (TP2_SP_ETP2, {}),
-    "PP2 VPP2": (PP2_VPP2, {}),
-    "CP2": (CP2, {}),
+    "DP2": Layout(kind="moe", parallel=DP2),
+    "DP2, overlap": Layout(kind="moe", parallel=DP2, ddp=OVERLAP),
+    "EP2": Layout(kind="moe", parallel=EP2),
+    "TP2 SP EP2": Layout(kind="moe", parallel=TP2_SP_EP2),
+    "TP2 SP ETP2": Layout(kind="moe", parallel=TP2_SP_ETP2),
+    "PP2 VPP2": Layout(kind="moe", parallel=PP2_VPP2),
+    "CP2": Layout(kind="moe", parallel=CP2),
+    "EP2, adapters": Layout(kind="moe", parallel=EP2, lora=True),
 }
 SHARES = (0.0, 0.5, 1.0)
 UPDATES = 5
+LARGEST_NORM = 1e-3
 
 
 def train(policy: Any, batch: Any, updates: int) -> list[Any]:
@@ -49,15 +51,18 @@ def compare(name: str, dtype: str, device: torch.device, folder: Path, batch: An
     """Trains with each share, saves, and continues from the checkpoint with the next share. A collective."""
     import torch.distributed as dist
     from resume import OPTIMIZER, content, host_share, make_policy
+    from tiny_policy import lora
 
     from megatron_sspo.checkpoint.sharded import seed_random_states
 
-    parallel, ddp = LAYOUTS[name]
+    layout = LAYOUTS[name]
+    fields = {"ddp": layout.ddp, "lora": lora("moe", folder) if layout.lora else None}
 
     def make(share: float) -> Any:
         seed_random_states(0, 0)  # which a checkpoint has as well
-        model, optimizer = Model(path="", dtype=dtype), replace(OPTIMIZER, clip_grad=0.1, offload=share)  # pyright: ignore
-        return make_policy(folder, device, parallel, model=model, ddp=ddp, optimizer=optimizer)
+        model = Model(path="", dtype=dtype)  # pyright: ignore
+        optimizer = replace(OPTIMIZER, clip_grad=LARGEST_NORM, offload=share)
+        return make_policy(folder, device, layout.parallel, model=model, optimizer=optimizer, **fields)
 
     before, after, saved = {}, {}, {}
     for share in SHARES:
@@ -72,7 +77,7 @@ def compare(name: str, dtype: str, device: torch.device, folder: Path, batch: An
         after[share] = train(policy, batch, 2)  # the checkpoint has the state at its beginning
         saving.wait()
         dist.barrier()
-        assert all(norm > 0.1 for _, norm, _ in before[share][0])  # every gradient is clipped
+        assert all(norm > LARGEST_NORM for _, norm, _ in before[share][0])  # every gradient is clipped
         assert_equal(before[share], before[0.0], f"{name} {dtype} {share}")
         assert_equal(after[share], after[0.0], f"{name} {dtype} {share}, after a save")
         assert content(saved[share]) == content(saved[0.0]), f"{name} {dtype} {share}: the checkpoint differs"
@@ -96,7 +101,7 @@ def main(folders: Path, batches: Path, results: Path) -> None:
     batch = read_batch(batches / "moe ragged.npz")
     for name, dtype in itertools.product(LAYOUTS, ("float32", "bfloat16")):
         print(f"{name} {dtype}", flush=True)
-        compare(name, dtype, initialize(LAYOUTS[name][0], seed=0), folders / "moe", batch, results)
+        compare(name, dtype, initialize(LAYOUTS[name].parallel, seed=0), folders / "moe", batch, results)
         parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
 
