@@ -32,6 +32,7 @@ from megatron_sspo.memory.parameters import count_all
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.distributed import initialize
 from megatron_sspo.policy.policy import Policy
+from megatron_sspo.processes.cores import num_cores
 from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 from megatron_sspo.weights.family import load_family
@@ -253,6 +254,7 @@ def measure_offload(kind: str, pairs: int) -> None:
     """Prints a policy's memory and the time of its step, with shares of the optimizer on the host."""
     config = with_layers_that_fit(kind)
     parameters = count_all(load_family(config), config).total
+    torch.set_num_threads(max(1, num_cores() // max(1, torch.cuda.device_count())))  # as a rank of this node has
     layers = f"{config['num_hidden_layers']} layers, {parameters / 1e9:.2f} B parameters"
     print(f"\noptimizer on the host, {kind}, {layers}, {torch.get_num_threads()} threads")
     print("| share | GB on the GPU | of weights and gradients | step, ms |\n|---|---|---|---|")

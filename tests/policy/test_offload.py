@@ -21,7 +21,7 @@ from megatron_sspo.run import Model
 
 @pytest.mark.slow
 def test_gradients_weights_and_checkpoints_are_equal_to_the_bit(folders, batches, tmp_path) -> None:
-    launch(Path(offloaded.__file__), 2, folders["moe"].parent, batches["moe"].parent, tmp_path, seconds=600)
+    launch(Path(offloaded.__file__), 2, folders["moe"].parent, batches["moe"].parent, tmp_path, seconds=900)
 
 
 def step_without_empty_groups(adam: Adam, step: Callable[[Adam], None] = Adam.step) -> None:
