@@ -1,6 +1,6 @@
-"""Measures a trainer process on one GPU: the output layer, shared prompts, and whole updates of two models.
+"""Measures a trainer process on one GPU: output layer, shared prompts, whole updates, and the optimizer on the host.
 
-    python benchmarks/on_gpu.py                  # all three, a few minutes
+    python benchmarks/on_gpu.py                  # all four, a few minutes
     python benchmarks/on_gpu.py --only updates --pairs 5
     python benchmarks/on_gpu.py --only updates --kind tiny          # tries the script, also without a GPU
 
@@ -13,10 +13,12 @@ import argparse
 import gc
 import itertools
 import json
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,12 @@ import torch
 
 from megatron_sspo.errors import first_line
 from megatron_sspo.memory.estimate import estimate
+from megatron_sspo.memory.parameters import count_all
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.distributed import initialize
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.processes.cores import num_cores
+from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 from megatron_sspo.weights.family import load_family
 
@@ -166,15 +170,15 @@ def make_run(model: Path, *, share: bool, prompt: int, response: int) -> Run:
     )
 
 
-def write_model(kind: str, folder: Path) -> Path:
+def write_model(config: Mapping[str, Any], folder: Path) -> Path:
     """Writes a model with random weights, made on the GPU."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    (folder / "config.json").write_text(json.dumps(MODELS[kind]), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with DEVICE:
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
     model.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(MODELS[kind]), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 
@@ -233,6 +237,41 @@ def measure_updates(kind: str, model: Path, pairs: int) -> None:
         print_kernels(lambda: policy.update(batch, sspo()))
 
 
+def with_layers_that_fit(kind: str) -> dict[str, Any]:
+    """Returns the model with as many layers as fit: whole on the GPU, and the optimizer's part on the host as well."""
+    one, two = (
+        count_all(load_family(config), config).total
+        for config in ({**MODELS[kind], "num_hidden_layers": layers} for layers in (1, 2))
+    )
+    if DEVICE.type == "cpu":
+        return MODELS[kind]
+    on_host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 14
+    most = 0.85 * min(torch.cuda.mem_get_info()[0] / 18, on_host)  # 18 and 12 bytes a parameter, and 2 of its file
+    return {**MODELS[kind], "num_hidden_layers": max(1, int((most - one) / (two - one)) + 1)}
+
+
+def measure_offload(kind: str, pairs: int) -> None:
+    """Prints a policy's memory and the time of its step, with shares of the optimizer on the host."""
+    config = with_layers_that_fit(kind)
+    parameters = count_all(load_family(config), config).total
+    torch.set_num_threads(max(1, num_cores() // max(1, torch.cuda.device_count())))  # as a rank of this node has
+    layers = f"{config['num_hidden_layers']} layers, {parameters / 1e9:.2f} B parameters"
+    print(f"\noptimizer on the host, {kind}, {layers}, {torch.get_num_threads()} threads")
+    print("| share | GB on the GPU | of weights and gradients | step, ms |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_model(config, Path(folder))
+        free_memory()
+        for share in (0.0, 0.5, 1.0):
+            run = make_run(model, share=False, prompt=512, response=1536)
+            policy = Policy(replace(run, optimizer=Optimizer(offload=share)), model, DEVICE)
+            policy.optimizer.step()  # makes the optimizer's state
+            used = torch.cuda.memory_allocated() / GIGABYTE if DEVICE.type == "cuda" else 0.0
+            step = statistics.median(seconds(policy.optimizer.step) for _ in range(pairs))
+            print(f"| {share} | {used:.2f} | {6 * parameters / GIGABYTE:.2f} | {1e3 * step:.1f} |", flush=True)
+            del policy
+            free_memory()
+
+
 def print_kernels(work: Callable[[], Any], count: int = 15) -> None:
     """Prints the kernels that take most of the GPU's time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
@@ -259,7 +298,7 @@ def model_flops(config: Mapping[str, Any], tokens: int, response_tokens: int, le
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("head", "shared", "updates"))
+    parser.add_argument("--only", choices=("head", "shared", "updates", "offload"))
     parser.add_argument("--kind", choices=MODELS, nargs="+", default=["dense", "experts"])
     parser.add_argument("--rows", type=int, default=HEAD_TOKENS, help="of the output layer's tables")
     parser.add_argument("--pairs", type=int, default=5)
@@ -272,9 +311,11 @@ def main() -> None:
         for section in (measure_logits, measure_head):
             section(options.pairs)
             free_memory()
-    for kind in options.kind if options.only != "head" else ():
+    for kind in options.kind if options.only in (None, "offload") else ():
+        measure_offload(kind, options.pairs)
+    for kind in options.kind if options.only not in ("head", "offload") else ():
         with tempfile.TemporaryDirectory() as folder:
-            model = write_model(kind, Path(folder))
+            model = write_model(MODELS[kind], Path(folder))
             for name, section in (("shared", measure_shared_prompts), ("updates", measure_updates)):
                 if options.only in (None, name):
                     section(kind, model, options.pairs)

@@ -29,6 +29,7 @@ from megatron_sspo.config.kinds import (
     PluginOptions,
     Positive,
     SetName,
+    Share,
     Text,
     Timeout,
 )
@@ -130,6 +131,7 @@ class Optimizer:
     beta2: Decay = 0.999  # decay of Adam's second moment
     eps: Positive = 1e-8  # added to the root of Adam's second moment
     clip_grad: NotNegative = 1.0  # the largest global norm; 0 does not clip
+    offload: Share = 0.0  # the share of the float32 masters and of Adam's moments that are in host memory, 0 to 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +263,7 @@ def check(run: Run) -> Run:
         *(_contradictions_of_agent(run, run.rollouts) if run.rollouts.agent else ()),
         *_contradictions_of_layouts(run),
         *_contradictions_of_log_probs(run),
+        *_contradictions_of_offload(run),
     ]
     if found:
         raise UserError(found[0])
@@ -390,6 +393,17 @@ def _contradictions_of_log_probs(run: Run) -> Iterator[str]:
             "engine's distribution is cut off there and the trainer's is not, so their ratio is no mismatch; set top_p "
             "to 1, or compare nothing with the engine"
         )
+
+
+def _contradictions_of_offload(run: Run) -> Iterator[str]:
+    if run.ddp.get("use_distributed_optimizer", True):
+        return
+    for place, each in {"": run, "warm_start.": run.warm_start}.items():
+        if each and each.optimizer.offload:
+            yield (
+                f"{place}optimizer.offload is {each.optimizer.offload} and ddp.use_distributed_optimizer is off: only "
+                "the distributed optimizer's state is moved to the host, so leave one of them out"
+            )
 
 
 def layouts_of(run: Run) -> dict[str, Run]:

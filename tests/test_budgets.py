@@ -21,7 +21,7 @@ BUDGETS = {
     "memory": 540,
     "objective": 2000,
     "plots": 460,
-    "policy": 4030,
+    "policy": 4260,
     "preflight": 580,
     "processes": 1000,
     "project": 350,
@@ -32,8 +32,8 @@ BUDGETS = {
     "weights": 3010,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32230, "UserError": 287}
-CLOSURES = {"loop": 16260, "plugin": 3490}
+OTHERS = {"tests": 32560, "UserError": 287}
+CLOSURES = {"loop": 16290, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

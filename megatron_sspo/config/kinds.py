@@ -53,6 +53,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False, description="a finite numbe
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False, description="a finite number of 1 or more")]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number of 0 or more and below 1")]
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, description="a number above 0 and at most 1")]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a number from 0 to 1")]
 Text = Annotated[str, Field(description="a string")]
 Line = Annotated[str, Field(pattern="^.*$", description='a string of one line, or ""')]
 FilePath = Annotated[str, Field(min_length=1, description="a path, as a string"), AsPath]

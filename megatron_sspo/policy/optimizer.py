@@ -65,7 +65,12 @@ def make_optimizer(
         use_distributed_optimizer=ddp.use_distributed_optimizer,
         overlap_param_gather=ddp.overlap_param_gather,
     )
-    optimizer = get_megatron_optimizer(config, chunks)
+    if options.offload:
+        from megatron_sspo.policy.with_cuda.offload import offloaded_optimizer
+
+        optimizer = offloaded_optimizer(config, chunks, options.offload)
+    else:
+        optimizer = get_megatron_optimizer(config, chunks)
     transformer.grad_scale_func = optimizer.scale_loss  # pyright: ignore
     return optimizer
 

@@ -1,5 +1,6 @@
 """The policy π_θ: a Megatron model over many processes that computes log-probs, is updated and exports its weights."""
 
+import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,6 +126,10 @@ class Policy:
 
     def set_optimizer(self, options: Optimizer, num_updates: int) -> None:
         """Makes a fresh optimizer, without moments, and a schedule of learning rates over `num_updates`."""
+        self.optimizer: Any = None
+        self.scheduler: Any = None
+        self.transformer.grad_scale_func = None
+        gc.collect()  # an earlier optimizer goes first, because its state is most of the memory
         self.optimizer = self._makers.make_optimizer(self.transformer, self.ddp, self.chunks, options)
         self.scheduler = make_scheduler(self.optimizer, options, num_updates)
 

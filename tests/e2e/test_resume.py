@@ -42,7 +42,9 @@ def test_the_reference_learns_from_something(whole_run) -> None:
 def test_killed_and_resumed(whole_run, workshop) -> None:
     reference, layout = whole_run
     recipe, run = f"{workshop.recipe}:{layout}", workshop.folder / "run"
-    workshop.kill_when((run / "checkpoints" / "update-000003").exists, "train", recipe)
+    # one of the two layouts is killed with its optimizer on the host, and resumed with half of it there, or nothing
+    on_host = {"experts": sets("optimizer.offload=1", "warm_start.optimizer.offload=0.5")}.get(layout, ())
+    workshop.kill_when((run / "checkpoints" / "update-000003").exists, "train", recipe, *on_host)
 
     again = workshop.run("train", recipe)
     assert again.returncode == 2
@@ -57,7 +59,8 @@ def test_killed_and_resumed(whole_run, workshop) -> None:
             shutil.rmtree(copy / "checkpoints" / f"update-{newer:06d}", ignore_errors=True)
         if update == 0:
             (copy / "evaluations.jsonl").unlink()  # as of a run that was killed in the evaluation after it
-        done = workshop.run("train", recipe, "--resume", str(copy))
+        share = sets("optimizer.offload=0.5") if on_host and update else ()
+        done = workshop.run("train", recipe, *share, "--resume", str(copy))
         assert done.returncode == 0, done.stderr
         assert f"resumed after update {update}" in done.stdout and "warm start 3/3" not in done.stdout
         assert "state dict" not in done.stdout + done.stderr  # Megatron's warning of ranks that save different keys

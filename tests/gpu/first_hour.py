@@ -14,6 +14,7 @@ that are missing are installed from --wheels. One whose name begins with transfo
 | bfloat16 | 3 | the law of layouts, with Transformer Engine if it is there |
 | runs | 3 | a run of examples/tiny_moe.py: killed, resumed, resumed in another layout; a rank killed at three places |
 | updates | 1 | benchmarks/on_gpu.py: an update, its memory and its kernels, dense and with experts |
+| offload | 1.5 | benchmarks/on_gpu.py: memory and a step, with the optimizer on the GPU and on the host |
 | loss | 0.5 | benchmarks/on_gpu.py: log-probs by this package, Megatron and log_softmax |
 | trl | 2 | benchmarks/against_trl.py: an update, log π_old and memory beside TRL |
 | one rank | 2 | the other tests of tests/gpu |
@@ -72,6 +73,9 @@ PARTS = {
     "bfloat16": Part(180, tests=(f"{RANKS}/test_law.py", "-k", "test_bfloat16")),
     "runs": Part(180, tests=(f"{RANKS}/test_runs.py",)),
     "updates": Part(60, program=(ON_GPU, "--only", "updates", "--pairs", "3"), dry=("--kind", "tiny")),
+    "offload": Part(
+        90, program=(ON_GPU, "--only", "offload", "--pairs", "3", "--kind", "experts"), dry=("--kind", "tiny")
+    ),
     "loss": Part(30, program=(ON_GPU, "--only", "head", "--pairs", "3"), dry=("--rows", "64")),
     "trl": Part(
         120,

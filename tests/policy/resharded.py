@@ -9,7 +9,7 @@ later step starts a run in its own layout: the update of that run has no roundin
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -35,28 +35,31 @@ class Step:
     source: str = ""  # the name of an earlier step; "": trains from the start
     dtype: str = "float32"
     ddp: Mapping[str, Any] = field(default_factory=dict)
+    offload: float = 0.0  # the share of the optimizer on the host
 
 
 STEPS = {
     # two processes
-    "moe EP2": Step(kind="moe", parallel=EP2),
+    "moe EP2": Step(kind="moe", parallel=EP2, offload=1.0),
     "tied PP2 VPP2": Step(kind="tied", parallel=PP2_VPP2),
     "one_group TP2": Step(kind="one_group", parallel=TP2),
     "dense PP2": Step(kind="dense", parallel=PP2, dtype="bfloat16"),
-    "dense, small buckets": Step(kind="dense", parallel=DP2, ddp=ALONE),
+    "dense, small buckets": Step(kind="dense", parallel=DP2, ddp=ALONE, offload=0.5),
     # four
-    "moe EP2 to TP2 PP2": Step(kind="moe", parallel=TP2_SP_PP2, source="moe EP2"),
+    "moe EP2 to TP2 PP2": Step(kind="moe", parallel=TP2_SP_PP2, source="moe EP2", offload=0.5),
     "tied PP2 VPP2 to TP2 PP2": Step(kind="tied", parallel=TP2_PP2, source="tied PP2 VPP2"),
     # one
     "moe TP2 PP2 to one process": Step(kind="moe", source="moe EP2 to TP2 PP2"),
     "tied TP2 PP2 to one process": Step(kind="tied", source="tied PP2 VPP2 to TP2 PP2"),
-    "one_group TP2 to one process": Step(kind="one_group", source="one_group TP2"),
+    "one_group TP2 to one process": Step(kind="one_group", source="one_group TP2", offload=1.0),
     "dense, small buckets, to one process": Step(kind="dense", source="dense, small buckets"),
-    "dense PP2 to one process": Step(kind="dense", source="dense PP2", dtype="bfloat16"),
+    "dense PP2 to one process": Step(kind="dense", source="dense PP2", dtype="bfloat16", offload=0.5),
     # two again
-    "moe TP2 PP2 to EP2": Step(kind="moe", parallel=EP2, source="moe EP2 to TP2 PP2"),
+    "moe TP2 PP2 to EP2": Step(kind="moe", parallel=EP2, source="moe EP2 to TP2 PP2", offload=0.5),
     "moe one process to PP2 VPP2": Step(kind="moe", parallel=PP2_VPP2, source="moe TP2 PP2 to one process"),
-    "tied one process to PP2 VPP2": Step(kind="tied", parallel=PP2_VPP2, source="tied TP2 PP2 to one process"),
+    "tied one process to PP2 VPP2": Step(
+        kind="tied", parallel=PP2_VPP2, source="tied TP2 PP2 to one process", offload=1.0
+    ),
     "dense one process to TP2": Step(kind="dense", parallel=TP2, source="dense PP2 to one process", dtype="bfloat16"),
 }
 
@@ -80,13 +83,14 @@ def take(name: str, device: torch.device, folders: Path, batches: Path, results:
     The last update of NAME.pt is that of a run that starts in this layout with the weights of the origin.
     """
     import torch.distributed as dist
-    from resume import make_policy
+    from resume import OPTIMIZER, make_policy
     from tiny_policy import read_batch
 
     step = STEPS[name]
     batch = read_batch(batches / f"{step.kind} ragged.npz")
     model = Model(path="", dtype=step.dtype)  # pyright: ignore
-    policy = make_policy(folders / step.kind, device, step.parallel, model=model, ddp=step.ddp)
+    optimizer = replace(OPTIMIZER, offload=step.offload)
+    policy = make_policy(folders / step.kind, device, step.parallel, model=model, ddp=step.ddp, optimizer=optimizer)
     if step.source:
         policy.load_resharded(results / step.source)
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from megatron_sspo.objective import sspo
 from megatron_sspo.run import Optimizer, Parallel
@@ -21,6 +22,23 @@ def make_policy(folder: Path, device: torch.device, parallel: Parallel = Paralle
     from megatron_sspo.policy.policy import Policy
 
     return Policy(make_run(parallel, **{"optimizer": OPTIMIZER, **fields}), folder, device)
+
+
+def host_share(policy: Any) -> float:
+    """Returns the share of this rank's elements whose masters are on the host."""
+    from megatron_sspo.policy.with_cuda.offload import HostMaster
+
+    groups = [group for each in policy.optimizer.chained_optimizers for group in each.param_groups]
+    masters = [master for group in groups for master in group["params"]]
+    on_host = sum(master.numel() for master in masters if isinstance(master, HostMaster))
+    return on_host / sum(master.numel() for master in masters)
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """Returns the bytes of a checkpoint's files, and of its index all but a path and a random number."""
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir()}
+    index = FileSystemReader(folder).read_metadata()
+    return {**found, ".metadata": (index.state_dict_metadata, index.storage_data)}
 
 
 def train(policy: Any, batch: Any, updates: int = 2) -> list[Any]:

@@ -1,1 +1,1 @@
-"""Settings of a trainer process that exist only with GPUs: its device, its kernels, and those of CUDA and NCCL."""
+"""What a trainer process has only with a GPU: its device, its kernels, settings of CUDA and NCCL, the host's memory."""

@@ -6,10 +6,40 @@ parameter group and nothing but two moments in the state, as Apex keeps them (me
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.optim.adamw import adamw
+
+
+def update(
+    group: Mapping[str, Any],
+    step: int,
+    parameters: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+    first: list[torch.Tensor],
+    second: list[torch.Tensor],
+) -> None:
+    """Takes a step with the settings of a parameter group, which changes parameters and moments; steps begin with 1."""
+    beta1, beta2 = group["betas"]
+    before = step - 1 if group["bias_correction"] else math.inf  # adamw() adds 1; without bias correction 1 - β^∞ = 1
+    adamw(
+        parameters,
+        gradients,
+        first,
+        second,
+        [],
+        [torch.full((), float(before), device=parameter.device) for parameter in parameters],
+        fused=True,
+        amsgrad=False,
+        maximize=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=group["lr"],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+    )
 
 
 class Adam(torch.optim.Optimizer):
@@ -44,26 +74,11 @@ class Adam(torch.optim.Optimizer):
         """Updates every parameter that has a gradient."""
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
-            (beta1, beta2), parameters = group["betas"], [one for one in group["params"] if one.grad is not None]
+            parameters = [one for one in group["params"] if one.grad is not None]
             states = [self._state_of(parameter) for parameter in parameters]
-            # adamw() adds 1 to each; without bias correction 1 - β^∞ = 1
-            before = group["step"] - 1 if group["bias_correction"] else math.inf
-            adamw(
-                parameters,
-                [parameter.grad.to(parameter.dtype) for parameter in parameters],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                [],
-                [torch.full((), float(before), device=parameter.device) for parameter in parameters],
-                fused=True,
-                amsgrad=False,
-                maximize=False,
-                beta1=beta1,
-                beta2=beta2,
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-            )
+            moments = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
+            gradients = [parameter.grad.to(parameter.dtype) for parameter in parameters]
+            update(group, group["step"], parameters, gradients, *moments)
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         state = self.state[parameter]
