@@ -105,6 +105,10 @@ def rehearse(row: Row) -> dict[str, Any]:
     }
 
 
+def _is(row: Row, result: Mapping[str, Any]) -> bool:
+    return (row.table, row.recipe, row.changes) == (result["table"], result["recipe"], tuple(result["changes"]))
+
+
 def _estimated(of_stage: MemoryEstimate) -> dict[str, int]:
     static = of_stage.weights + of_stage.gradients + of_stage.optimizer
     return {"resident": static, "update": static + of_stage.activations + max(of_stage.layer, of_stage.logits)}
@@ -156,11 +160,12 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="rehearse nothing")
     options = parser.parse_args()
     results: list[dict[str, Any]] = read_json(RESULTS)["rows"] if RESULTS.exists() else []
-    for row in [] if options.tables else rows():
-        if any((r["recipe"], tuple(r["changes"]), r["table"]) == (row.recipe, row.changes, row.table) for r in results):
-            continue
+    order = {(row.table, row.recipe, row.changes): number for number, row in enumerate(rows())}
+    missing = [] if options.tables else [row for row in rows() if not any(_is(row, result) for result in results)]
+    for row in missing:
         print("megatron-sspo launch", *row.arguments, flush=True)
         results.append(rehearse(row))
+        results.sort(key=lambda found: order[found["table"], found["recipe"], tuple(found["changes"])])
         write_atomically(RESULTS, json.dumps({"rows": results}, indent=1))
     print(tables(results))
 
