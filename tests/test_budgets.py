@@ -3,7 +3,7 @@
 from tests.proof import closures, sizes
 
 BUDGETS = {
-    "(root)": 1000,
+    "(root)": 1010,
     "agent": 50,
     "arrays": 140,
     "batching": 960,
@@ -21,7 +21,7 @@ BUDGETS = {
     "memory": 540,
     "objective": 2000,
     "plots": 460,
-    "policy": 4260,
+    "policy": 4270,
     "preflight": 580,
     "processes": 1000,
     "project": 350,
@@ -32,7 +32,7 @@ BUDGETS = {
     "weights": 3010,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32560, "UserError": 287}
+OTHERS = {"tests": 32610, "UserError": 287}
 CLOSURES = {"loop": 16290, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
