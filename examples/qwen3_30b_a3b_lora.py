@@ -6,6 +6,7 @@ megatron-sspo launch examples/qwen3_30b_a3b_lora.py --rehearse
 from dataclasses import replace
 
 import qwen3_30b_a3b_math
+from qwen3_30b_a3b_one_node import in_turns
 
 from megatron_sspo.run import LoRA, Parallel, Run
 
@@ -18,6 +19,7 @@ def recipe() -> Run:
         name="qwen3_30b_a3b_lora",
         parallel=Parallel(data=4, expert=4),
         layouts={},
+        rollouts=in_turns(weights.rollouts, num_servers=1),
         lora=LoRA(rank=32, alpha=64.0, targets=("attention", "experts")),
         optimizer=replace(weights.optimizer, lr=10 * weights.optimizer.lr),
     )

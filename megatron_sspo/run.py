@@ -117,6 +117,11 @@ class Rollouts:
     agent_options: Options = field(default_factory=dict)  # the agent's own
     endpoint: Endpoint = field(default_factory=Endpoint)  # what answers the agent
 
+    @property
+    def takes_turns(self) -> bool:
+        """True if servers release their memory on the trainer's GPUs while it works, and the trainer its gradients'."""
+        return bool(self.options.get("release_memory"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:

@@ -3,12 +3,12 @@
 from tests.proof import closures, sizes
 
 BUDGETS = {
-    "(root)": 1000,
+    "(root)": 1010,
     "agent": 50,
     "arrays": 140,
     "batching": 960,
     "checkpoint": 940,
-    "cli": 830,
+    "cli": 840,
     "config": 870,
     "data": 1700,
     "environment": 410,
@@ -18,22 +18,22 @@ BUDGETS = {
     "job": 1120,
     "launch": 660,
     "lora": 360,
-    "memory": 540,
+    "memory": 600,
     "objective": 2000,
     "plots": 460,
-    "policy": 4260,
-    "preflight": 580,
+    "policy": 4270,
+    "preflight": 650,
     "processes": 1000,
-    "project": 350,
+    "project": 390,
     "reward": 990,
     "rollout": 5800,
     "run_folder": 530,
     "trackers": 220,
     "weights": 3010,
 }
-LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32560, "UserError": 287}
-CLOSURES = {"loop": 16290, "plugin": 3490}
+LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1890, "sandbox": 3800}
+OTHERS = {"tests": 32700, "UserError": 288}
+CLOSURES = {"loop": 16530, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

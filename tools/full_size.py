@@ -92,9 +92,11 @@ def rehearse(row: Row) -> dict[str, Any]:
         "workload": found["workload"],
         "prediction": found["prediction"],
         "warnings": found["warnings"],
+        "phases": found["phases"],
         "stages": [
             {
                 "resident": stage["resident"],
+                "host": stage["host"],
                 "peaks": {part: peak for part, peak in stage["peaks"].items() if part != "checkpoint"},  # on hosts
                 "flops": stage["flops"],
                 "seconds": sum(stage["seconds"].values()),
@@ -121,7 +123,19 @@ def tables(results: Sequence[Mapping[str, Any]]) -> str:
         heads = ["", "GPUs", "layout", "between updates", "peak", "estimate", "seconds", "largest term", "MFU"]
         lines += ["", f"### {table}", "", _line(heads), _line(["---"] * len(heads))]
         lines += [_line(_cells(result)) for result in results if result["table"] == table]
+    for result in results:
+        in_turns = [phase for phase in result.get("phases", ()) if phase["server"]]
+        lines += [*_phases(result)] if in_turns else []
     return "\n".join(lines)
+
+
+def _phases(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the table of the phases of a cycle; the trainer's part has the allowance for CUDA and NCCL."""
+    phases = result["phases"]
+    yield from ("", f"### {result['name']}, in turns with servers", "")
+    yield from (_line(["", *(phase["name"] for phase in phases)]), _line(["---"] * (1 + len(phases))))
+    for title, of in (("trainer", ("trainer",)), ("server", ("server",)), ("sum", ("trainer", "server"))):
+        yield _line([title, *(f"{sum(phase[part] for part in of) / 1e9:.1f}" for phase in phases)])
 
 
 def _cells(result: Mapping[str, Any]) -> list[str]:

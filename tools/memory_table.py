@@ -5,12 +5,12 @@
 For your own model, `megatron-sspo launch RECIPE --check` prints the same numbers for the recipe's layout.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from megatron_sspo.memory.estimate import MemoryEstimate, estimate
+from megatron_sspo.memory.estimate import estimate, host_memory
 from megatron_sspo.memory.parameters import count_all
 from megatron_sspo.paper import RECOMPUTE
+from megatron_sspo.recipe import load_recipe
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.weights.family import load_family
 from sspo_rehearsal.sizes import find_config
@@ -37,9 +37,16 @@ ROWS: list[tuple[str, Parallel, bool, str]] = [
 ]
 
 
-def largest(config: Mapping[str, Any], parallel: Parallel, *, recompute: bool) -> MemoryEstimate:
-    """Returns the estimate of the largest pipeline stage on GPUs, with the paper's microbatches of 16,384 tokens."""
-    run = Run(
+# (model, recipe, remark): the rows of a single node
+ONE_NODE = [
+    ("Qwen3-30B-A3B", "examples/qwen3_30b_a3b_one_node.py", "**`--nodes=1`**: optimizer on the host, in turns"),
+    ("Qwen3-30B-A3B", "examples/qwen3_30b_a3b_lora.py", "four GPUs: adapters, in turns"),
+]
+
+
+def run_of(parallel: Parallel, *, recompute: bool) -> Run:
+    """Returns a run with the paper's microbatches of 16,384 tokens."""
+    return Run(
         name="table",
         model=Model(path="", dtype="bfloat16"),
         prompts=Prompts(source=""),
@@ -48,16 +55,18 @@ def largest(config: Mapping[str, Any], parallel: Parallel, *, recompute: bool) -
         rollouts=Rollouts(engine="sglang"),
         megatron=RECOMPUTE if recompute else {},
     )
-    return max(estimate(run, config, on_cuda=True), key=lambda stage: stage.total)
 
 
 def table() -> str:
-    """Returns the table in Markdown; sizes are in GB (10⁹ bytes)."""
+    """Returns the table in Markdown; sizes are in GB (10⁹ bytes) of the largest pipeline stage."""
     heads = ["model", "P, E in 10⁹", "layout (GPUs)", "again", "weights", "gradients", "optimizer", "activations"]
-    heads += ["layer or logits", "CUDA, NCCL", "sum", ""]
+    heads += ["layer or logits", "CUDA, NCCL", "sum", "host", ""]
     lines = [heads, ["---"] * len(heads)]
-    for model, parallel, recompute, remark in ROWS:
-        found, count = largest(MODELS[model], parallel, recompute=recompute), count_all(*_family(model))
+    of_layouts = [(model, run_of(parallel, recompute=again), remark) for model, parallel, again, remark in ROWS]
+    for model, run, remark in of_layouts + [(model, load_recipe(path), remark) for model, path, remark in ONE_NODE]:
+        config, parallel = MODELS[model], run.parallel
+        found = max(estimate(run, config, on_cuda=True), key=lambda stage: stage.total)
+        count = count_all(load_family(config), config)
         names = [name for name in ("data", "tensor", "pipeline", "expert") if getattr(parallel, name) > 1]
         layout = ", ".join(f"{name} {getattr(parallel, name)}" for name in names)
         sizes = (found.weights, found.gradients, found.optimizer, found.activations, max(found.layer, found.logits))
@@ -66,17 +75,14 @@ def table() -> str:
             model,
             f"{count.dense / 1e9:.2f}, " + (f"{count.experts / 1e9:.2f}" if count.experts else "–"),
             f"{layout} ({parallel.num_processes})",
-            "yes" if recompute else "no",
+            "yes" if run.megatron else "no",
             *(f"{size / 1e9:.1f}" for size in sizes),
             f"{found.allowance / 1e9:.0f}",
             total if found.total / 1e9 > CARD else f"**{total}**",
+            f"{min(8, parallel.num_processes) * host_memory(run, config).total / 1e9:.0f}",
             remark,
         ])  # fmt: skip
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _family(model: str) -> tuple[Any, dict[str, Any]]:
-    return load_family(MODELS[model]), MODELS[model]
 
 
 if __name__ == "__main__":

@@ -153,8 +153,14 @@ def _check(run: "Run", options: argparse.Namespace, job: slurm.SlurmJob | None) 
 
     from megatron_sspo.evaluation.parts import open_parts
     from megatron_sspo.launch.report import report
+    from megatron_sspo.preflight.free_memory import free_memory
     from megatron_sspo.preflight.preflight import preflight
-    from megatron_sspo.preflight.resources import check_memory, memory_of_rank, read_model_config
+    from megatron_sspo.preflight.resources import (
+        check_host_memory,
+        check_memory,
+        memory_of_rank,
+        read_model_config,
+    )
     from megatron_sspo.preflight.unread import unread_settings
     from megatron_sspo.run import layouts_of
 
@@ -165,10 +171,11 @@ def _check(run: "Run", options: argparse.Namespace, job: slurm.SlurmJob | None) 
         run = replace(run, output=str(folder.parent), name=folder.name)
         resume = folder if (folder / "config.json").exists() else None  # the job resumes the run there
     log = print if options.check else lambda line: None
-    remarks = preflight(run, resume=resume, elsewhere=job is not None, log=log)
+    differences = preflight(run, resume=resume, elsewhere=job is not None, log=log)
     if options.check and job is None:
         with open_parts(run):  # as the start of the run does; the engine would start its servers
             pass
+    remarks = [f"resumed with another configuration: {line}" for line in differences]
     config = read_model_config(run)
     on_cuda = job is not None or torch.cuda.is_available()
     for in_layout in layouts_of(run).values():
@@ -178,9 +185,10 @@ def _check(run: "Run", options: argparse.Namespace, job: slurm.SlurmJob | None) 
             check_memory(in_layout, config, round(options.memory * 1e9), "a GPU there", on_cuda=True)
     if options.memory is None and job is None:
         check_memory(run, config, *memory_of_rank(1 if on_cuda else run.parallel.num_processes), on_cuda=on_cuda)
+        remarks.append(check_host_memory(run, config, run.parallel.num_processes, free_memory(), "this machine"))
     if options.check:
         for remark in remarks:
-            print(f"resumed with another configuration: {remark}")
+            print(remark)
         for line in unread_settings(run, config):
             print(line)
         print("all checks passed; versions, paths and memory are checked again when all ranks have started")

@@ -101,7 +101,7 @@ class Evaluations:
             of_set.begin()
         if self._records is not None:
             self._records.writer.hold()
-        if may_wait and (source.engine.replicated or self._run.rollouts.options.get("release_memory")):
+        if may_wait and (source.engine.replicated or self._run.rollouts.takes_turns):
             self.finish(update)
 
     def finish(self, update: int, *, may_stop: bool = False) -> bool:

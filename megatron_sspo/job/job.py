@@ -190,6 +190,7 @@ class Job:
         self.training = Training(self.run, self.folder, self._device, on_saved=self._report_checkpoint)
         stack.callback(self.training.checkpoints.close)
         stack.callback(self.display.end)
+        self._make_room()  # a server that starts measures how much memory is free
         if self._saved_rollouts is None:
             self._source = RolloutSource(self.run, self.folder, self.prompts, stack, sync=self._load_weights)
         else:
@@ -330,7 +331,13 @@ class Job:
     def _is_evaluation_due(self) -> bool:
         return self._is_due(self.run.evaluation.every if self.run.evaluation else 0)
 
+    def _make_room(self) -> None:
+        """Releases the gradients for servers on the same GPUs; the next update takes them again."""
+        if self.run.rollouts.takes_turns:
+            self.policy.release_gradients()
+
     def _load_weights(self) -> None:
+        self._make_room()
         self._source.load_weights(self.policy.weights(), self.state.update)
 
     def _load_evaluated_weights(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, host_bytes, server_memory
+from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, host_memory, server_memory
 from megatron_sspo.run import Run
 
 _COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits", "engine", "allowance")
@@ -16,8 +16,8 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
     lines = [
         f"{run.name}: {ranks}, {run.tokens_per_microbatch} tokens a microbatch, {'GPUs' if on_cuda else 'CPUs'}",
         *table(estimate(run, config, on_cuda=on_cuda)),
-        f"a checkpoint takes {_gb(checkpoint_bytes(run, config))} GB, and a rank needs "
-        f"{_gb(host_bytes(run, config))} GB of its host's memory to save it",
+        f"a checkpoint takes {_gb(checkpoint_bytes(run, config))} GB",
+        host_memory(run, config).describe(number),
     ]
     if "pipeline_model_parallel_layout" in run.megatron:
         lines.append(
@@ -25,9 +25,8 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
             "stage to which it gives more layers needs more"
         )
     if run.rollouts.engine == "sglang":
-        server = run.rollouts.options.get("server") or {}
-        tp_size, dtype = int(server.get("tp_size", 1)), str(server.get("dtype", run.model.dtype))
-        of_server = server_memory(config, tp_size=tp_size, dtype=dtype)
+        tp_size = (run.rollouts.options.get("server") or {}).get("tp_size", 1)
+        of_server = server_memory(run, config)
         lines.append(
             f"a server's GPU holds {_gb(of_server.weights)} GB of weights at tp_size {tp_size}, and "
             f"{of_server.cache_per_token / 1024:.0f} KiB of key-value cache a token"

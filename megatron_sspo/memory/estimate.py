@@ -1,5 +1,6 @@
 """The memory of a rank: weights, gradients, optimizer, activations, logits, and the embedded engine."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,11 +17,13 @@ from megatron_sspo.memory.parameters import (
 )
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.fp8 import quantized_names
 from megatron_sspo.weights.lora import factor_rows
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 # CUDA's context, NCCL's buffers and fragmentation: a round number, not a measured one.
 CUDA_ALLOWANCE = 6 * 10**9
+_STAGING = 4 * 4 * 2**24  # two buffers in each direction (`policy/with_cuda/offload.py`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,7 @@ class MemoryEstimate:
     """Bytes on a rank of one pipeline stage.
 
     Attributes:
-        weights: in the model's dtype; gradients: DDP's buffers; optimizer: main weights and two moments.
+        weights: in the model's dtype; gradients: DDP's buffers; optimizer: main weights and two moments on the GPU.
         activations: what all microbatches in flight keep for their backward passes.
         layer: what a layer needs while it is computed, beyond what it keeps; if it is recomputed, all that it needs.
         logits: the head's blocks and tiles, never all logits at once. The head and a layer are not computed at the same
@@ -51,9 +54,48 @@ class MemoryEstimate:
         return sum(vars(self).values()) - min(self.layer, self.logits)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HostMemory:
+    """Bytes of the host's memory that a rank needs.
+
+    Attributes:
+        optimizer: the share of main weights and moments that is there (`Optimizer.offload`).
+        staging: pinned buffers of gradients and weights on their way.
+        reference: the weights of a reference policy, and the policy's while they take their place.
+        checkpoint: the rank's share of weights and optimizer while a checkpoint is saved
+            (`checkpoint/optimizer_state.py`).
+    """
+
+    optimizer: int
+    staging: int
+    reference: int
+    checkpoint: int
+
+    @property
+    def total(self) -> int:
+        return sum(vars(self).values())
+
+    def describe(self, num_ranks: int) -> str:
+        """Returns what ranks of a host need of its memory, in words and by parts."""
+        words = {
+            "optimizer": "for the optimizer",
+            "staging": "for copies on their way",
+            "reference": "for the reference weights",
+            "checkpoint": "while a checkpoint is saved",
+        }
+        parts = ", ".join(f"{size / 1e9:.1f} GB {words[name]}" for name, size in vars(self).items() if size)
+        return (
+            f"a rank needs {self.total / 1e9:.1f} GB of its host's memory ({parts}), {num_ranks} ranks "
+            f"{num_ranks * self.total / 1e9:.0f} GB"
+        )
+
+
 @dataclass(frozen=True)
 class ServerMemory:
-    """The memory of SGLang's servers: bytes of weights per GPU, and of the key-value cache per token and GPU."""
+    """The memory of SGLang's servers: bytes of weights per GPU, and of the key-value cache per token and GPU.
+
+    The scales of FP8 weights, four bytes for each block of 128 × 128, are not counted.
+    """
 
     weights: int
     cache_per_token: int
@@ -63,7 +105,7 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     """Estimates the memory of a rank of each pipeline stage.
 
     Microbatches are assumed to be full, of response tokens only, and experts to be used equally. "Selective"
-    recomputation is treated as none. A KL penalty's reference weights are on the host and not counted.
+    recomputation is treated as none. What is on the host is not counted: see `host_memory`.
 
     Args:
         config: the content of the model's config.json.
@@ -80,6 +122,7 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     itemsize = ITEMSIZE[run.model.dtype]
     gradient_itemsize = 4 if run.ddp.get("grad_reduce_in_fp32", True) else itemsize
     state_itemsize = 8 if itemsize == 4 else 12  # two moments, and main weights for a 16-bit model
+    on_gpu = 1 - run.optimizer.offload
     # Transformer Engine has no masks, and copies of keys are made again for the backward pass
     shares = not on_cuda and run.share_prompts is not False
     sizes = activations.sizes(
@@ -103,7 +146,7 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
             MemoryEstimate(
                 weights=itemsize * (count.total + (trained[stage].total if run.lora else 0)),
                 gradients=gradient_itemsize * trained[stage].total,
-                optimizer=state_itemsize * _num_optimizer_parameters(run, trained[stage]),
+                optimizer=round(on_gpu * state_itemsize * _num_optimizer_parameters(run, trained[stage])),
                 activations=kept,
                 layer=working,
                 logits=logits,
@@ -129,20 +172,29 @@ def checkpoint_bytes(run: Run, config: Mapping[str, Any]) -> int:
     return (ITEMSIZE[run.model.dtype] + 12) * sum(count.total for count in whole)
 
 
-def host_bytes(run: Run, config: Mapping[str, Any]) -> int:
+def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
     """Returns the memory of the host that a rank needs beside that of its GPU, in the stage that needs most.
 
-    While a checkpoint is saved, a rank has its share of the weights and of the optimizer's state there
-    (`checkpoint/optimizer_state.py`), and all the time the reference weights, if there are any. Shares are taken to be
-    equal; one rank may have up to the model's largest tensor and its state in addition.
+    Shares of a checkpoint are taken to be equal; one rank may have up to the model's largest tensor and its state in
+    addition.
 
     Raises:
         UserError: the model is not supported, or the layout cannot shard it.
     """
-    itemsize = ITEMSIZE[run.model.dtype]
+    itemsize, offload = ITEMSIZE[run.model.dtype], run.optimizer.offload
     of_reference = itemsize if run.needs_reference and run.lora is None else 0
-    counts = _count_trained(run, config)
-    return max((itemsize + 12) * _num_optimizer_parameters(run, count) + of_reference * count.total for count in counts)
+    stages = []
+    for count in _count_trained(run, config):
+        updated = _num_optimizer_parameters(run, count)
+        stages.append(
+            HostMemory(
+                optimizer=round(12 * offload * updated),
+                staging=_STAGING if offload else 0,
+                reference=2 * of_reference * count.total,
+                checkpoint=(itemsize + 12) * updated,
+            )
+        )
+    return max(stages, key=lambda stage: stage.total)
 
 
 def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
@@ -150,10 +202,16 @@ def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
     return ITEMSIZE[run.model.dtype] * count_all(load_family(config), config).total
 
 
-def server_memory(config: Mapping[str, Any], *, tp_size: int, dtype: str) -> ServerMemory:
+def server_memory(run: Run, config: Mapping[str, Any]) -> ServerMemory:
     """Returns the memory of a server's GPU, with weights and cache of a type; an unknown one has two bytes."""
-    family, itemsize = load_family(config), ITEMSIZE.get(dtype, 2)
-    return ServerMemory(itemsize * count_all(family, config).total // tp_size, cache_bytes(config, itemsize) // tp_size)
+    family, options = load_family(config), run.rollouts.options
+    server = options.get("server") or {}
+    tp_size, itemsize = int(server.get("tp_size", 1)), ITEMSIZE.get(str(server.get("dtype", run.model.dtype)), 2)
+    rows = family.rows(config, int(config["vocab_size"]))
+    in_bytes = quantized_names(rows) if options.get("quantize") == "fp8" else set[str]()
+    shapes = [pair for row in rows for pair in zip(row.hf, row.hf_shapes, strict=True)]
+    weights = sum(math.prod(shape) * (1 if name in in_bytes else itemsize) for name, shape in shapes)
+    return ServerMemory(weights // tp_size, cache_bytes(config, itemsize) // tp_size)
 
 
 def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:

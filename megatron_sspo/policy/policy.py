@@ -205,6 +205,7 @@ class Policy:
         scale = loss_scale(num_microbatches=len(rank_batch.microbatches), divisor=divisor)
         loss = policy_loss(objective, self.run.penalties, self.run.correction, scale=scale)
         for chunk in self.chunks:
+            chunk.restore_grad_buffers(synchronize=False)  # does nothing unless they were released
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         self._load.begin()
@@ -216,6 +217,12 @@ class Policy:
             if agree.is_main():
                 record = self._makers.merge_reports(gathered, order=rank_batch.order, divisor=divisor)
         return replace(record, loss=agree.broadcast_from_rank_0(record.loss), router=router)
+
+    def release_gradients(self) -> None:
+        """Frees the gradient buffers, which nothing needs before the next `gradient`; all views of them stay valid."""
+        self.optimizer.zero_grad()  # its gradients are views of the buffers
+        for chunk in self.chunks:
+            chunk.offload_grad_buffers(synchronize=False, empty_cache=False)
 
     def update(self, batch: Batch, objective: Objective) -> UpdateRecord:
         """Takes one optimizer step on −J of the batch.

@@ -18,7 +18,8 @@ from torch.cuda import nccl
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
-from megatron_sspo.preflight.resources import check_memory, memory_of_rank
+from megatron_sspo.preflight.free_memory import free_memory
+from megatron_sspo.preflight.resources import check_host_memory, check_memory, memory_of_rank
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.run_folder.resuming import differences
@@ -54,8 +55,10 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     if on_cuda and num_sharing > 1 and agree.is_main():
         _log.warning("%d ranks share a GPU: that is slow, and for trials", num_sharing)
     available, what = memory_of_rank(num_sharing)
+    free = free_memory()
     with agree.same_error_on_all_ranks():
         check_memory(run, config, available, f"{what} of {host}", on_cuda=on_cuda)
+        check_host_memory(run, config, Counter(rank["host"] for rank in found)[host], free, host)
 
 
 def check_same_prompts(streams: Mapping[str, PromptStream]) -> None:

@@ -14,7 +14,7 @@ from megatron_sspo.checkpoint.state import bytes_left, list_checkpoints
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.units import format_bytes
-from megatron_sspo.memory.estimate import checkpoint_bytes, estimate, model_bytes
+from megatron_sspo.memory.estimate import checkpoint_bytes, estimate, host_memory, model_bytes
 from megatron_sspo.run import Run
 from megatron_sspo.weights.formats.hf_folder import hub_snapshot
 from megatron_sspo.weights.formats.open_folder import config_file
@@ -29,7 +29,10 @@ _FEWER_TOKENS = "lower tokens_per_microbatch, or raise parallel.tensor or parall
 _PARTS = {
     "weights": ("weights", _MORE_RANKS),
     "gradients": ("gradients", _MORE_RANKS),
-    "optimizer": ("the optimizer's state", "raise parallel.data, over which it is spread"),
+    "optimizer": (
+        "the optimizer's state",
+        "raise parallel.data, over which it is spread, or move it into the host's memory: --set optimizer.offload=1",
+    ),
     "activations": ("activations", _FEWER_TOKENS),
     "layer": ("one layer's activations", _FEWER_TOKENS),
     "logits": ("logits", _FEWER_TOKENS),
@@ -91,6 +94,30 @@ def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str,
         f"a rank is estimated to need {worst.total / 1e9:.1f} GB, but {what} has {available / 1e9:.1f} GB; most of it, "
         f"{getattr(worst, largest) / 1e9:.1f} GB, is {words}: {remedy}; or --set check_memory=false to start anyway"
     )
+
+
+def check_host_memory(run: Run, config: Mapping[str, Any], num_ranks: int, free: int, host: str) -> str:
+    """Checks that a host has the memory that its ranks are estimated to need there, unless `run.check_memory` is False.
+
+    Args:
+        num_ranks: the number of ranks on the host.
+        free: the bytes of its memory that they may take.
+
+    Returns:
+        A line about what remains.
+
+    Raises:
+        UserError: they need more; the message has the parts.
+    """
+    needed = host_memory(run, config)
+    left = free - num_ranks * needed.total
+    if left < 0 and run.check_memory:
+        offload = "lower optimizer.offload, " if needed.optimizer else ""
+        raise UserError(
+            f"{needed.describe(num_ranks)}, but {host} has {free / 1e9:.1f} GB free: {offload}use more nodes with a "
+            "larger parallel.data, or ask Slurm for more by --mem; or --set check_memory=false to start anyway"
+        )
+    return f"{host} has {free / 1e9:.1f} GB of memory free, of which its ranks leave {left / 1e9:.1f} GB"
 
 
 def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:

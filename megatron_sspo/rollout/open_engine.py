@@ -37,7 +37,7 @@ def check_async_support(rollouts: Rollouts, *, replicated: bool) -> None:
             f"rollouts.{what} is {getattr(rollouts, what)}, and the engine {rollouts.engine!r} generates inside the "
             "trainer and cannot run ahead: set it to its default, or choose an engine of servers"
         )
-    if rollouts.max_staleness and rollouts.options.get("release_memory"):
+    if rollouts.max_staleness and rollouts.takes_turns:
         raise UserError(
             f"rollouts.max_staleness is {rollouts.max_staleness}, so that servers generate while the trainer "
             "works, but rollouts.options.release_memory releases their memory meanwhile: choose one"

@@ -1,5 +1,6 @@
 """Rewards and engines of the e2e tests, named as /path/plugins.py:attribute."""
 
+import gc
 import math
 import os
 import random
@@ -126,15 +127,26 @@ class Served(Odd):
     """The same engine as servers that rank 0 drives: it may answer later than it is asked, with the weights of then.
 
     Every load of weights, every generation that begins and every one that is waited for is a line of `events`.
+    With `release_memory` it raises where a server would take memory while the trainer holds gradients.
     """
 
     replicated = False
 
-    def __init__(self, events: Path) -> None:
+    def __init__(self, events: Path, release_memory: bool) -> None:
         super().__init__(1_000_000, "none")
-        self._events = events
+        self._events, self._takes_turns = events, release_memory
+        self._take_memory()
+
+    def _take_memory(self) -> None:
+        from megatron.core.distributed import DistributedDataParallel
+
+        if self._takes_turns:
+            found = [each for each in gc.get_objects() if type(each) is DistributedDataParallel]
+            buffers = [buffer for each in found for buffer in each.buffers + each.expert_parallel_buffers]
+            assert buffers and not any(buffer.grad_data.untyped_storage().nbytes() for buffer in buffers)
 
     def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], policy_version: int) -> None:
+        self._take_memory()
         super().load_weights(tensors, policy_version)
         self._note(f"load {policy_version}")
 
@@ -153,9 +165,9 @@ class Served(Odd):
             file.write(f"{event}\n")
 
 
-def served(model_path: Path, events: str) -> Served:
-    """Returns an engine that answers evaluations while the trainer goes on."""
-    return Served(Path(events))
+def served(model_path: Path, events: str, release_memory: bool = False) -> Served:
+    """Returns an engine that answers evaluations while the trainer goes on, unless they take turns."""
+    return Served(Path(events), release_memory)
 
 
 class Constant(Scores):

@@ -19,7 +19,8 @@ CHANGES = ("warm_start=None", "evaluation.every=3", "checkpoint_every=3")
 
 def train(made: Workshop, name: str, engine: str, *arguments: str) -> Path:
     """Returns the run's folder."""
-    options = {"odd": "{}", "served": json.dumps({"events": str(made.folder / f"{name}.events")})}[engine]
+    served = {"events": str(made.folder / f"{name}.events"), "release_memory": name == "in_turns"}
+    options = {"odd": "{}", "served": json.dumps(served)}[engine]
     changes = (*CHANGES, f"name={name}", f"rollouts.engine={PLUGINS}:{engine}", f"rollouts.options={options}")
     done = made.run("train", made.recipe, *sets(*changes), *arguments)
     assert done.returncode == 0, done.stderr
@@ -43,6 +44,8 @@ def test_the_trainer_goes_on_and_the_numbers_are_the_same(workshop) -> None:
         *("load 4", *rollouts),
         *("load 6", *asked, *answered),
     ]
+
+    assert_same(train(workshop, "in_turns", "served"), waiting)
 
     # as after a kill between the checkpoint, which is saved while servers answer, and the end of the evaluation
     shutil.rmtree(ahead / "checkpoints" / "update-000006")

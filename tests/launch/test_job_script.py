@@ -160,3 +160,22 @@ def test_a_script_that_sbatch_has_not_started_or_from_elsewhere(tmp_path, script
     )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert done.stderr.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "recipe", "found"),
+    [
+        ("3", "", "1 2 8  examples/qwen3_30b_a3b_math.py --set rollouts.options.server.tp_size=4"),
+        ("1", "", "0 0 8 14 examples/qwen3_30b_a3b_one_node.py --set num_updates=3"),
+        ("1", "mine.py", "0 0 8 14 mine.py --set num_updates=3"),
+    ],
+)
+def test_on_one_node_the_trainer_starts_the_servers(tmp_path, nodes, recipe, found) -> None:
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "job.sh").touch()
+    shown = 'echo "$SERVER_NODES $SERVERS_PER_NODE $RANKS_PER_NODE ${OMP_NUM_THREADS:-} $*"'
+    (tmp_path / "slurm" / "train.sh").write_text(shown)
+    job = {"SLURM_JOB_NUM_NODES": nodes, "SLURM_CPUS_ON_NODE": "224", "PROJECT": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    command = ["bash", ROOT / "slurm" / "train_qwen3_30b_a3b.sbatch", *filter(None, [recipe]), "--set", "num_updates=3"]
+    done = subprocess.run(command, env=job, capture_output=True, text=True)
+    assert done.stdout.startswith(found) and done.stdout.endswith("--set num_updates=3\n"), done.stderr

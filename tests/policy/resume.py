@@ -41,14 +41,30 @@ def content(folder: Path) -> dict[str, Any]:
     return {**found, ".metadata": (index.state_dict_metadata, index.storage_data)}
 
 
-def train(policy: Any, batch: Any, updates: int = 2) -> list[Any]:
-    """Returns losses, gradient norms and learning rates, then log-probs and weights, to be compared to the last bit."""
-    records = [policy.update(batch, sspo()) for _ in range(updates)]
+def train(policy: Any, batch: Any, updates: int = 2, *, in_turns: bool = False) -> list[Any]:
+    """Returns losses, gradient norms and learning rates, then log-probs and weights, to be compared to the last bit.
+
+    Args:
+        in_turns: whether the gradients are released before and after each update.
+    """
+    records = []
+    for _ in range(updates):
+        if in_turns:
+            _release(policy)
+        records.append(policy.update(batch, sspo()))
+    if in_turns:
+        _release(policy)
     return [
         [(record.loss, record.grad_norm, record.learning_rate) for record in records],
         [r.old_log_probs.tolist() for g in policy.old_log_probs(batch) for r in g.rollouts if not r.is_outline],
         {name: tensor.clone() for name, tensor in policy.weights()},
     ]
+
+
+def _release(policy: Any) -> None:
+    policy.release_gradients()
+    buffers = [buffer for chunk in policy.chunks for buffer in chunk.buffers + chunk.expert_parallel_buffers]
+    assert buffers and not any(buffer.grad_data.untyped_storage().nbytes() for buffer in buffers)
 
 
 def assert_equal_to_the_bit(found: list[Any], expected: list[Any]) -> None:
@@ -58,7 +74,10 @@ def assert_equal_to_the_bit(found: list[Any], expected: list[Any]) -> None:
 
 
 def save_and_resume(folder: Path, batch: Any, checkpoint: Path, make: Any, *, in_background: bool) -> None:
-    """Compares training after a save with training from its checkpoint; `make(folder)` returns a fresh policy."""
+    """Compares training after a save with training from its checkpoint, in turns with servers.
+
+    `make(folder)` returns a fresh policy.
+    """
     policy = make(folder)
     train(policy, batch)
     if in_background:
@@ -70,7 +89,7 @@ def save_and_resume(folder: Path, batch: Any, checkpoint: Path, make: Any, *, in
         expected = train(policy, batch)
     fresh = make(folder)
     fresh.load(checkpoint)
-    assert_equal_to_the_bit(train(fresh, batch), expected)
+    assert_equal_to_the_bit(train(fresh, batch, in_turns=True), expected)
     assert len({norm for _, norm, _ in expected[0]}) == 2  # the weights changed
     assert len({rate for *_, rate in expected[0]}) == 2  # the learning rate changed
 

@@ -4,6 +4,7 @@ import resource
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,13 @@ def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_ba
     resume.save_and_resume(folders[kind], batch, tmp_path, of_dtype, in_background=in_background)
 
 
-def test_resumes_to_the_bit_with_padded_buckets(make, folders, batches, tmp_path):
+@pytest.mark.parametrize("offload", [0.0, 0.5])
+def test_resumes_to_the_bit_with_padded_buckets(make, folders, batches, tmp_path, offload):
     """The embedding of 97 rows of 64 is a bucket that does not divide by 128, and others come after it."""
     ddp = {"overlap_grad_reduce": True, "bucket_size": 5_000}
-    batch = read_batch(batches["dense"])
-    resume.save_and_resume(folders["dense"], batch, tmp_path, lambda folder: make(folder, ddp=ddp), in_background=False)
+    batch, optimizer = read_batch(batches["dense"]), replace(resume.OPTIMIZER, offload=offload)
+    made = partial(make, ddp=ddp, optimizer=optimizer)
+    resume.save_and_resume(folders["dense"], batch, tmp_path, made, in_background=False)
 
 
 @pytest.mark.parametrize("is_resharded", [False, True])

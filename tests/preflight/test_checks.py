@@ -8,10 +8,11 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.preflight import resources
+from megatron_sspo.preflight import free_memory, resources
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.preflight.ranks import versions
 from megatron_sspo.recipe import load_recipe
@@ -94,6 +95,44 @@ def test_the_remedy_is_for_what_is_largest(assignments, largest, remedy) -> None
         resources.check_memory(run, QWEN3_30B_A3B, 30 * 10**9, "a GPU", on_cuda=True)
     resources.check_memory(run, QWEN3_30B_A3B, 10**13, "a GPU", on_cuda=True)
     resources.check_memory(replace(run, check_memory=False), QWEN3_30B_A3B, 30 * 10**9, "a GPU", on_cuda=True)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "parts", "remedy"),
+    [
+        ([], "45.8 GB for the optimizer, 0.3 GB for copies on their way, 53.4 GB while", "lower optimizer.offload"),
+        (["optimizer.offload=0"], "53.4 GB while a checkpoint is saved", "use more nodes"),
+        (["penalties.kl_coef=0.1"], "20.7 GB for the reference weights", "lower optimizer.offload"),
+    ],
+)
+def test_a_host_has_the_memory_of_its_ranks(assignments, parts, remedy) -> None:
+    run = load_recipe(str(ROOT / "examples" / "qwen3_30b_a3b_one_node.py"), assignments)
+    needed = 8 * resources.host_memory(run, QWEN3_30B_A3B).total
+    with pytest.raises(UserError, match=rf"{parts}.*, but n1 has \d+\.\d GB free: {remedy}"):
+        resources.check_host_memory(run, QWEN3_30B_A3B, 8, needed - 1, "n1")
+    resources.check_host_memory(replace(run, check_memory=False), QWEN3_30B_A3B, 8, 0, "n1")
+    line = resources.check_host_memory(run, QWEN3_30B_A3B, 8, needed + 10**9, "n1")
+    assert line.endswith("of which its ranks leave 1.0 GB")
+
+
+@pytest.mark.parametrize(
+    ("names", "reclaimable"),
+    [
+        (("memory.max", "memory.current"), "inactive_file"),
+        (("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_inactive_file"),
+    ],
+)
+def test_the_limit_of_a_group_around_this_process_counts(tmp_path, monkeypatch, names, reclaimable) -> None:
+    (tmp_path / "cgroup").write_text("7:pids:/\n4:memory:/slurm/job\n0::/slurm/job\n")
+    monkeypatch.setattr(free_memory, "_LISTED", tmp_path / "cgroup")
+    monkeypatch.setattr(free_memory, "_MOUNTED", tmp_path)
+    unlimited = free_memory.free_memory()
+    assert unlimited == pytest.approx(psutil.virtual_memory().available, rel=0.5)
+    (tmp_path / names[1]).write_text("3000")
+    (tmp_path / "memory.stat").write_text(f"anon 9\n{reclaimable} 100\n")
+    for limit, found in (("5000", 5000 - 3000 + 100), ("max", pytest.approx(unlimited, rel=0.5))):
+        (tmp_path / names[0]).write_text(limit)
+        assert free_memory.free_memory() == found
 
 
 def test_an_embedded_engine_counts() -> None:

@@ -79,10 +79,10 @@ def test_a_package_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
         path.chmod(0o755)
 
 
-def test_the_recipe_that_a_script_names_exists(project: Path) -> None:
+def test_the_recipes_that_a_script_names_exist(project: Path) -> None:
     text = (project / "slurm" / "train_qwen3_30b_a3b.sbatch").read_text(encoding="utf-8")
-    (named,) = re.findall(r"\b\w+/qwen3_30b_a3b_math\.py\b", text)
-    assert (project / named).is_file()
+    named = re.findall(r"\b\w+/qwen3_30b_a3b_\w+\.py\b", text)
+    assert len(named) == 2 and all((project / path).is_file() for path in named)
 
 
 def test_slurm_takes_the_scripts_of_the_project(

@@ -37,6 +37,8 @@ MEGATRON: dict[str, Names] = {
         "DistributedDataParallel.__init__": ("config", "ddp_config", "module", "disable_bucketing"),
         "DistributedDataParallel.start_param_sync": ("force_sync",),
         "DistributedDataParallel.zero_grad_buffer": (),
+        "DistributedDataParallel.offload_grad_buffers": ("synchronize", "empty_cache"),
+        "DistributedDataParallel.restore_grad_buffers": ("synchronize",),
         "DistributedDataParallel.no_sync": (),
     },
     "megatron/core/tensor_parallel/layers.py": {"_grad_accum_fusion_available": (), "ColumnParallelLinear": ()},

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sspo_rehearsal.ledger import Collective, Ledger
+from sspo_rehearsal.ledger import HOST, Collective, Ledger
 
 Sent = tuple[tuple[int, int], ...]
 """(rank, bytes of weights that it sends to each server), of the ranks that send."""
@@ -23,7 +23,7 @@ class Account:
 
     Attributes:
         stage: the rank's pipeline stage.
-        resident: bytes by category between two updates.
+        resident: bytes by category between two updates; host: those of the optimizer in the host's memory.
         peaks: by part of a cycle ("old_log_probs", "update", "step", "gather", "checkpoint"): bytes by category at the
             moment when the sum is largest. A checkpoint's are in the memory of the host.
         written: bytes of a checkpoint that the rank writes.
@@ -36,6 +36,7 @@ class Account:
     rank: int
     stage: int
     resident: Mapping[str, int]
+    host: Mapping[str, int]
     peaks: Mapping[str, Mapping[str, int]]
     written: int
     sent_to_servers: Sent
@@ -57,6 +58,11 @@ def collectives_of(ledger: Ledger) -> tuple[Traffic, ...]:
     return tuple(Traffic(**vars(key), calls=ledger.calls[key], bytes=ledger.sent[key]) for key in sorted(ledger.calls))
 
 
-def without_zeros(live: Mapping[str, int]) -> dict[str, int]:
-    """Returns the categories that hold anything."""
-    return {category: size for category, size in sorted(live.items()) if size}
+def on_gpu(live: Mapping[str, int]) -> dict[str, int]:
+    """Returns the categories of the GPU's memory that hold anything."""
+    return {category: size for category, size in sorted(live.items()) if size and not category.startswith(HOST)}
+
+
+def on_host(live: Mapping[str, int]) -> dict[str, int]:
+    """Returns the categories of the host's memory, without what they begin with."""
+    return {name.removeprefix(HOST): size for name, size in sorted(live.items()) if name.startswith(HOST)}

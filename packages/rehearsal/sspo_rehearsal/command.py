@@ -13,12 +13,14 @@ from pathlib import Path
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.writing import check_replaceable, write_atomically
+from megatron_sspo.memory.estimate import host_memory
 from megatron_sspo.processes.output import ignore_upstream_warnings
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.run import Run
 from sspo_rehearsal.account import Account
 from sspo_rehearsal.batch import Workload, workload
 from sspo_rehearsal.machines import MACHINES
+from sspo_rehearsal.phases import phases
 from sspo_rehearsal.prediction import predict, warnings
 from sspo_rehearsal.report import ASSUMPTIONS, report
 from sspo_rehearsal.sizes import find_config, num_experts
@@ -47,7 +49,11 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
     check_replaceable(path)
     accounts = _rehearse_each(ranks, options, work)
     predicted = predict(run, accounts, work, on)
-    print(report(run, source, work, accounts, predicted, options.machine, on), flush=True)
+    of_phases, of_host = phases(run, accounts, config, on), host_memory(run, config)
+    print(
+        report(run, source, work, accounts, predicted, options.machine, on, of_phases=of_phases, of_host=of_host),
+        flush=True,
+    )
     found = warnings(run, accounts, work, predicted, on)
     for line in found:
         print(f"warning: {line}")
@@ -59,6 +65,8 @@ def rehearse(options: argparse.Namespace, run: Run) -> int:
         "workload": asdict(work),
         "skew": options.skew,
         "stages": [asdict(account) for account in accounts],
+        "phases": [asdict(phase) for phase in of_phases],
+        "host": asdict(of_host),
         "machine": options.machine,
         "prediction": {
             **predicted.terms,

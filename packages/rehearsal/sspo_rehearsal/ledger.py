@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+HOST = "host "  # what the categories begin with whose memory is the host's
+
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Collective:
@@ -25,7 +27,7 @@ class Ledger:
     Attributes:
         category: the category under which storage that is allocated now is counted.
         phase: the part of the update under which collectives, FLOPs and traffic are counted now.
-        live: bytes by category that are alive; peak: the same at the moment of the largest sum since `reset_peak`.
+        live: bytes by category that are alive; peak: the same at the moment when the GPU held most since `reset_peak`.
         calls, sent: number of calls and bytes of each collective; the bytes are those of the tensor that this rank
             gives (for all_gather, of the tensor that it receives).
         flops: by phase; traffic: bytes that operators other than matrix products read and write, by phase.
@@ -40,13 +42,13 @@ class Ledger:
         self.sent: Counter[Collective] = Counter()
         self.flops: Counter[str] = Counter()
         self.traffic: Counter[str] = Counter()
-        self._peak_total = 0
+        self._total = self._peak_total = 0  # bytes of the GPU
         self._category_of: dict[int, str] = {}  # key of each storage that is alive
         self._references: dict[int, weakref.ref] = {}
 
     def reset_peak(self) -> None:
         """Resets the peak to the current memory."""
-        self._peak_total, self.peak = self.live.total(), dict(self.live)
+        self._peak_total, self.peak = self._total, dict(self.live)
 
     @contextmanager
     def counted_as(self, category: str) -> Iterator[None]:
@@ -74,22 +76,27 @@ class Ledger:
             return
 
         def free(_: object) -> None:
-            self.live[self._category_of.pop(key)] -= size
+            self._add(self._category_of.pop(key), -size)
             del self._references[key]
 
         self._category_of[key] = self.category
         self._references[key] = weakref.ref(storage, free)
-        self.live[self.category] += size
-        if (total := self.live.total()) > self._peak_total:
-            self._peak_total, self.peak = total, dict(self.live)
+        self._add(self.category, size)
+        if self._total > self._peak_total:
+            self._peak_total, self.peak = self._total, dict(self.live)
 
     def recount_as(self, category: str, tensor: torch.Tensor) -> None:
         """Moves a tensor's storage to another category."""
         storage = tensor.untyped_storage()
         if (before := self._category_of.get(storage._cdata)) is not None:
-            self.live[before] -= storage.nbytes()
-            self.live[category] += storage.nbytes()
+            self._add(before, -storage.nbytes())
+            self._add(category, storage.nbytes())
             self._category_of[storage._cdata] = category
+
+    def _add(self, category: str, size: int) -> None:
+        self.live[category] += size
+        if not category.startswith(HOST):
+            self._total += size
 
     def send(self, kind: str, group: str, ranks: tuple[int, ...], num_bytes: int) -> None:
         """Adds a collective."""

@@ -12,6 +12,22 @@ BANDWIDTH_UTILIZATION = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
+class Host:
+    """A node's processors and their memory.
+
+    Attributes:
+        memory: bytes of a node; rate: bytes per second, which the processes of all its GPUs share.
+        pcie: bytes per second between a GPU and the host in one direction, while all GPUs of the node do the same.
+        source: where the numbers are from.
+    """
+
+    memory: float
+    rate: float
+    pcie: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """The peak rates of a node's GPUs; bytes per second are in one direction.
 
@@ -19,6 +35,7 @@ class Machine:
         flops: of a dense bfloat16 product.
         memory: bytes of a GPU; memory_rate: bytes per second.
         within: bytes per second from a GPU to the others of its node; between: to other nodes.
+        host: the node that they are in.
         source: where the numbers are from.
     """
 
@@ -28,8 +45,23 @@ class Machine:
     memory_rate: float
     within: float
     between: float
+    host: Host
     source: str
 
+
+# two processors of eight channels each, with two modules a channel, which Intel's run at 4,400 MT/s
+_AMD = Host(
+    memory=2 * TERA,
+    rate=2 * 8 * 3200e6 * 8,
+    pcie=31.5 / 2 * GIGA,
+    source="DGX A100 of 2 TB: two EPYC 7742 with DDR4-3200, PCIe 4.0 x16 by a switch for two GPUs",
+)
+_INTEL = Host(
+    memory=2 * TERA,
+    rate=2 * 8 * 4400e6 * 8,
+    pcie=504 / 8 * GIGA,
+    source="DGX H100, H200 and B200 user guides: 2 TB in 32 modules; PCIe 5.0 x16 for each GPU",
+)
 
 MACHINES: Mapping[str, Machine] = {
     "a100x8": Machine(
@@ -39,6 +71,7 @@ MACHINES: Mapping[str, Machine] = {
         memory_rate=2039 * GIGA,
         within=300 * GIGA,
         between=25 * GIGA,
+        host=_AMD,
         source="NVIDIA A100 80GB SXM data sheet; DGX A100: NVLink 600 GB/s in both directions, one 200 Gb/s port a GPU",
     ),
     "h100x8": Machine(
@@ -48,6 +81,7 @@ MACHINES: Mapping[str, Machine] = {
         memory_rate=3350 * GIGA,
         within=450 * GIGA,
         between=50 * GIGA,
+        host=_INTEL,
         source="NVIDIA H100 SXM data sheet, without sparsity; DGX H100: NVLink 900 GB/s in both directions, one 400 "
         "Gb/s port a GPU",
     ),
@@ -58,6 +92,7 @@ MACHINES: Mapping[str, Machine] = {
         memory_rate=4800 * GIGA,
         within=450 * GIGA,
         between=50 * GIGA,
+        host=_INTEL,
         source="NVIDIA H200 SXM data sheet, without sparsity; links as in DGX H100",
     ),
     "b200x8": Machine(
@@ -67,6 +102,7 @@ MACHINES: Mapping[str, Machine] = {
         memory_rate=7700 * GIGA,
         within=900 * GIGA,
         between=50 * GIGA,
+        host=_INTEL,
         source="NVIDIA DGX B200 data sheet, an eighth of the system's rates, without sparsity; one 400 Gb/s port a GPU",
     ),
 }

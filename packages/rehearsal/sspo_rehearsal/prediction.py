@@ -5,7 +5,9 @@ With m microbatches, p stages and v chunks a stage, the time of an update is
     slowest stage's time of m microbatches × (1 + (p − 1) / (m v)) + reduction of gradients + optimizer step,
 
 where a microbatch's time is that of its products, at a share of the GPU's peak, and of its messages, at a share of the
-links' rates. Operators other than products are fused by Transformer Engine to an extent that is not known here: their
+links' rates. Of an optimizer on the host, pieces are updated while others are copied, and the GPU updates its own share
+meanwhile, so the slowest of the three counts: the host's memory, which all ranks of a node share, PCIe, and the GPU.
+Operators other than products are fused by Transformer Engine to an extent that is not known here: their
 time without any fusion is given beside the prediction, not within it.
 """
 
@@ -21,6 +23,9 @@ from sspo_rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Ma
 # What a fused Adam reads and writes for each byte of main weights and moments (12 bytes an element): these twice, the
 # gradient of 4 bytes, the weight of 2.
 _FUSED_ADAM = 30 / 12
+# The same in the host's memory, and the copies there and back: the gradient is written too, and the updated weights are
+# read once more to be rounded, written, and read by the GPU.
+_HOST_ADAM = 40 / 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,7 @@ class StageTime:
         products: matrix products and attention; unfused: all other operators, if nothing were fused.
         messages: seconds by kind of collective in the microbatches; expert exchange is "all_to_all".
         reduction: of gradients; step: the optimizer's, with the gathering of parameters.
+        host: what an optimizer on the host takes in addition.
     """
 
     products: float
@@ -38,6 +44,7 @@ class StageTime:
     messages: Mapping[str, float]
     reduction: float
     step: float
+    host: float
 
     @property
     def microbatches(self) -> float:
@@ -69,7 +76,7 @@ class Prediction:
     @property
     def slowest(self) -> StageTime:
         """The stage that the others wait for."""
-        return max(self.stages, key=lambda stage: stage.microbatches + stage.reduction + stage.step)
+        return max(self.stages, key=lambda stage: stage.microbatches + stage.reduction + stage.step + stage.host)
 
     @property
     def terms(self) -> dict[str, float]:
@@ -82,6 +89,7 @@ class Prediction:
             "bubble": self.bubble,
             "reduction of gradients": stage.reduction,
             "optimizer step": stage.step,
+            **({"optimizer on the host": stage.host} if stage.host else {}),
         }
 
     @property
@@ -103,9 +111,9 @@ class Prediction:
 def predict(run: Run, accounts: Sequence[Account], work: Workload, machine: Machine) -> Prediction:
     """Predicts the time of an update from the ledger of one rank of each pipeline stage."""
     factor = work.factor
-    stages = tuple(_stage_time(account, factor, machine) for account in accounts)
-    slowest = max(stage.microbatches for stage in stages)
     parallel = run.parallel
+    stages = tuple(_stage_time(account, factor, machine, parallel.num_processes) for account in accounts)
+    slowest = max(stage.microbatches for stage in stages)
     fill = (parallel.pipeline - 1) / (work.microbatches * parallel.virtual_pipeline)
     old = max(_seconds_of(account, {"old_log_probs"}, factor, machine) for account in accounts)
     forward = sum(account.flops.get("forward", 0) for account in accounts) / len(accounts) * factor
@@ -158,7 +166,8 @@ def warnings(run: Run, accounts: Sequence[Account], work: Workload, found: Predi
     return lines
 
 
-def _stage_time(account: Account, factor: float, machine: Machine) -> StageTime:
+def _stage_time(account: Account, factor: float, machine: Machine, num_ranks: int) -> StageTime:
+    on_gpu = _FUSED_ADAM * account.resident.get("optimizer", 0) / (machine.memory_rate * BANDWIDTH_UTILIZATION)
     flops = sum(account.flops.get(phase, 0) for phase in ("forward", "backward"))
     traffic = sum(account.memory_traffic.get(phase, 0) for phase in ("forward", "backward"))
     rows = [row for row in account.collectives if row.phase in ("forward", "backward")]
@@ -170,9 +179,16 @@ def _stage_time(account: Account, factor: float, machine: Machine) -> StageTime:
             kind: _message_seconds([row for row in rows if row.kind == kind], machine) * factor for kind in kinds
         },
         reduction=_message_seconds([row for row in account.collectives if row.phase == "reduce"], machine),
-        step=_message_seconds([row for row in account.collectives if row.phase == "step"], machine)
-        + _FUSED_ADAM * account.resident.get("optimizer", 0) / (machine.memory_rate * BANDWIDTH_UTILIZATION),
+        step=_message_seconds([row for row in account.collectives if row.phase == "step"], machine) + on_gpu,
+        host=max(0.0, _host_seconds(account, machine, num_ranks) - on_gpu),
     )
+
+
+def _host_seconds(account: Account, machine: Machine, num_ranks: int) -> float:
+    """Returns the time of the share of the step that is taken on the host; gradients of 4 bytes go down by PCIe."""
+    size, host = account.host.get("optimizer", 0), machine.host
+    rate = host.rate / min(machine.gpus, num_ranks)
+    return max(_HOST_ADAM * size / rate, size / 3 / host.pcie) / BANDWIDTH_UTILIZATION
 
 
 def _seconds_of(account: Account, phases: set[str], factor: float, machine: Machine) -> float:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from megatron.core import parallel_state
@@ -30,14 +31,15 @@ from megatron_sspo.policy.model import build_chunks
 from megatron_sspo.policy.policy import Makers, Policy
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.weights import make_gather_plan
+from megatron_sspo.policy.with_cuda import offload
 from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.run import Run
 from megatron_sspo.weights.gather import GatherPlan
-from sspo_rehearsal.account import Account, Sent, collectives_of, without_zeros
+from sspo_rehearsal.account import Account, Sent, collectives_of, on_gpu, on_host
 from sspo_rehearsal.batch import Workload, make_batch, received_shape, rehearsed_run
 from sspo_rehearsal.fake_floats import FakeFloats
 from sspo_rehearsal.fake_world import fake_world, known_holders, without_storage
-from sspo_rehearsal.ledger import Ledger
+from sspo_rehearsal.ledger import HOST, Ledger
 from sspo_rehearsal.recorder import Recorder, Route
 from sspo_rehearsal.sizes import SizesFolder, num_experts
 
@@ -91,23 +93,23 @@ def rehearse_policy(
         with ledger.during(name), ledger.counted_as(category):
             yield
         seconds[name] = round(time.perf_counter() - begun, 2)
-        peaks[name] = without_zeros(ledger.peak)
+        peaks[name] = on_gpu(ledger.peak)
 
-    with _without_collection(), mode:
+    with _without_collection(), mode, _host_counted(ledger):
         with part("build", "other"):
             trained = Policy(run, Path("sizes"), device, _makers(ledger, run, config, alone=alone))
             _recount_buffers(ledger, trained.chunks)
         with part("first_step", "optimizer"):  # makes Adam's moments, which later updates find
             trained.optimizer.step()
         batch = make_batch(work, needs_of(run.objective))
-        resident = without_zeros(ledger.live)
+        resident, host = on_gpu(ledger.live), on_host(ledger.live)
         if run.updates_per_sync > 1 and run.old_policy == "trainer":
             with part("old_log_probs", "activations"):
                 trained.old_log_probs(batch)
         step = trained.optimizer.step
 
         def timed_step() -> Any:
-            peaks["update"] = without_zeros(ledger.peak)
+            peaks["update"] = on_gpu(ledger.peak)
             with part("step", "optimizer_step"):
                 return step()
 
@@ -124,6 +126,7 @@ def rehearse_policy(
         rank=torch.distributed.get_rank(),
         stage=parallel_state.get_pipeline_model_parallel_rank(),
         resident=resident,
+        host=host,
         peaks=peaks,
         written=written,
         sent_to_servers=sent,
@@ -159,6 +162,19 @@ def _written(trained: Policy) -> int:
     tensors = [value for value in nested_values(state) if isinstance(value, (ShardedTensor, ShardedTensorFactory))]
     own = [tensor.data for tensor in tensors if is_main_replica(tensor.replica_id) and tensor.data is not None]
     return sum(data.numel() * data.element_size() for data in own)
+
+
+@contextmanager
+def _host_counted(ledger: Ledger) -> Iterator[None]:
+    """Counts what the optimizer has on the host under categories of its own."""
+    real = offload.host_empty
+
+    def host_empty(*args: Any, pinned: bool = False, **options: Any) -> torch.Tensor:
+        with ledger.counted_as(HOST + ("staging" if pinned else "optimizer")):
+            return real(*args, pinned=pinned, **options)
+
+    with patch.object(offload, "host_empty", host_empty):
+        yield
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from megatron_sspo.memory.estimate import HostMemory
 from megatron_sspo.run import Run
 from sspo_rehearsal.account import Account
 from sspo_rehearsal.batch import Workload
 from sspo_rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
+from sspo_rehearsal.phases import Phase
 from sspo_rehearsal.prediction import Prediction
 
 _PEAKS = {
@@ -26,7 +28,16 @@ _PHASES = {
 
 
 def report(
-    run: Run, source: str, work: Workload, accounts: Sequence[Account], predicted: Prediction, name: str, on: Machine
+    run: Run,
+    source: str,
+    work: Workload,
+    accounts: Sequence[Account],
+    predicted: Prediction,
+    name: str,
+    on: Machine,
+    *,
+    of_phases: Sequence[Phase],
+    of_host: HostMemory,
 ) -> str:
     """Returns the report's text.
 
@@ -34,7 +45,10 @@ def report(
         source: where the model's sizes are from.
         accounts: of a rank of each pipeline stage that was rehearsed.
         name: the machine's name.
+        of_phases: the memory of a GPU in each phase of a cycle.
+        of_host: what is estimated of a rank in the host's memory.
     """
+    ranks = min(on.gpus, run.parallel.num_processes)
     lines = [
         f"{run.name}: {run.parallel.num_processes} ranks ({run.parallel.describe()}), {source}",
         f"{work.sequences} sequences an update of {work.prompt_tokens} + {work.response_tokens} tokens, in "
@@ -42,6 +56,9 @@ def report(
         "were rehearsed",
         "",
         *_memory(accounts),
+        "",
+        *_phases(of_phases),
+        f"{of_host.describe(ranks)}; a node has {on.host.memory / 1e9:.0f} GB",
         "",
         *_messages(accounts, work),
         *_senders(accounts[0]),
@@ -78,6 +95,16 @@ def _memory(accounts: Sequence[Account]) -> list[str]:
     update = [account.peaks["update"] for account in accounts]
     for category in ("activations", "head"):
         rows.append([f"  of forward and backward: {category}", *(_gb(peak.get(category, 0)) for peak in update)])
+    return table(rows)
+
+
+def _phases(found: Sequence[Phase]) -> list[str]:
+    """Lists what a GPU holds in each phase of a cycle; the trainer's with the allowance for CUDA and NCCL."""
+    turns = any(phase.server for phase in found)
+    rows = [["phases of a cycle, GB a GPU", "trainer", *(["server", "sum"] if turns else [])]]
+    for phase in found:
+        server = [_gb(phase.server), _gb(phase.trainer + phase.server)] if turns else []
+        rows.append([phase.name, _gb(phase.trainer), *server])
     return table(rows)
 
 
@@ -147,6 +174,8 @@ def _time(predicted: Prediction, name: str, on: Machine) -> list[str]:
         f"{on.memory / 1e9:.0f} GB at {on.memory_rate / 1e9:.0f} GB/s, "
         f"links of {on.within / 1e9:.0f} GB/s within a node of {on.gpus} and "
         f"{on.between / 1e9:.0f} GB/s between nodes, of which {BANDWIDTH_UTILIZATION:.0%} are reached ({on.source})",
+        f"its host: {on.host.memory / 1e12:.0f} TB at {on.host.rate / 1e9:.0f} GB/s, {on.host.pcie / 1e9:.0f} GB/s to "
+        f"each GPU ({on.host.source})",
     ]
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from megatron_sspo.batching import holders
-from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
+from megatron_sspo.run import Model, Optimizer, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 from sspo_rehearsal.batch import Workload, workload
 
@@ -50,6 +50,7 @@ class Rehearsed:
     dtype: Any = "bfloat16"
     megatron: Mapping[str, Any] = field(default_factory=dict)
     skew: float = 1.0
+    offload: float = 0.0
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -80,14 +81,15 @@ class Rehearsed:
             ),
             tokens_per_microbatch=256,
             megatron=self.megatron,
+            optimizer=Optimizer(offload=self.offload),
         )
 
 
 LAYOUTS: Mapping[str, Rehearsed] = {
     "TP2 SP PP2 EP2": Rehearsed(parallel=Parallel(tensor=2, sequence=True, pipeline=2, expert=2)),
     "PP2 VPP2 EP2": Rehearsed(parallel=Parallel(data=2, pipeline=2, virtual_pipeline=2, expert=2)),
-    "CP2 EP4": Rehearsed(parallel=Parallel(data=2, context=2, expert=4), dtype="float32"),
-    "DP4 EP2 recompute": Rehearsed(parallel=Parallel(data=4, expert=2), megatron=RECOMPUTE),
+    "CP2 EP4": Rehearsed(parallel=Parallel(data=2, context=2, expert=4), dtype="float32", offload=1.0),
+    "DP4 EP2 recompute": Rehearsed(parallel=Parallel(data=4, expert=2), megatron=RECOMPUTE, offload=0.5),
     "TP2 SP EP2 ETP2": Rehearsed(parallel=Parallel(data=2, tensor=2, sequence=True, expert=2, expert_tensor=2)),
     "dense TP2 PP2": Rehearsed(parallel=Parallel(tensor=2, pipeline=2), family=DENSE),
 }

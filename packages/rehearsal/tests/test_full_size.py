@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from megatron_sspo.memory.estimate import estimate
+from megatron_sspo.memory.estimate import estimate, host_memory
 from megatron_sspo.recipe import load_recipe
 from sspo_rehearsal.batch import rehearsed_run, workload
 from sspo_rehearsal.sizes import find_config
@@ -26,6 +26,8 @@ def test_estimate_is_within_three_percent(number: int) -> None:
     config, _ = find_config(run.model.path)
     estimates = estimate(rehearsed_run(run, workload(run)), config, on_cuda=False)
     assert len(row["stages"]) == len(estimates)
+    host, on_host = host_memory(run, config), max(sum(stage.get("host", {}).values()) for stage in row["stages"])
+    assert on_host == pytest.approx(host.optimizer + host.staging, rel=0.002)
     for stage, estimated in zip(row["stages"], estimates, strict=True):
         static = estimated.weights + estimated.gradients + estimated.optimizer
         assert static == pytest.approx(sum(stage["resident"].values()), rel=0.002)

@@ -2,11 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_sspo.run import Model, Parallel, Prompts, Run
+from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from sspo_rehearsal.account import Account, Traffic
 from sspo_rehearsal.batch import Workload
-from sspo_rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
+from sspo_rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Host, Machine
+from sspo_rehearsal.phases import phases
 from sspo_rehearsal.prediction import message_seconds, predict, warnings
+from sspo_rehearsal.sizes import find_config
 
 MACHINE = Machine(
     gpus=4,
@@ -15,6 +17,7 @@ MACHINE = Machine(
     memory_rate=10.0 / BANDWIDTH_UTILIZATION,
     within=8.0 / BANDWIDTH_UTILIZATION,
     between=2.0 / BANDWIDTH_UTILIZATION,
+    host=Host(memory=0, rate=4.0 / BANDWIDTH_UTILIZATION, pcie=0.5 / BANDWIDTH_UTILIZATION, source=""),
     source="a machine of round numbers",
 )
 WORK = Workload(
@@ -58,6 +61,7 @@ def account(stage: int = 0, flops: int = 1000, **changes: object) -> Account:
         rank=stage,
         stage=stage,
         resident={"weights": 1, "optimizer": 12},
+        host={},
         peaks={"update": {"weights": 1}},
         written=0,
         sent_to_servers=(),
@@ -91,6 +95,23 @@ def test_terms_of_an_update() -> None:
     assert found.model_flops == pytest.approx(3 * 1000 * 4), "recomputation is not counted"
     assert found.utilisation == pytest.approx(12000 / (found.update * MACHINE.flops))
     assert found.tokens_per_second == pytest.approx(1920 / found.update / 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pcie", "seconds"),
+    [
+        (1, 10.0, 120 * 40 / 12 / 4),  # 40 bytes for each of 12 by the host's memory
+        (2, 10.0, 120 * 40 / 12 / 2),  # which two ranks share
+        (8, 10.0, 120 * 40 / 12 / 1),  # or the four of a node
+        (1, 0.1, 120 / 3 / 0.1),  # PCIe is slower: a gradient of 4 bytes for each of 12
+    ],
+)
+def test_the_host_is_shared_and_hides_what_the_gpu_does(ranks, pcie, seconds) -> None:
+    host = replace(MACHINE.host, pcie=pcie / BANDWIDTH_UTILIZATION)
+    run, on_host = make_run(Parallel(data=ranks)), account(host={"optimizer": 120, "staging": 5})
+    terms = predict(run, [on_host], WORK, replace(MACHINE, host=host)).terms
+    assert terms["optimizer on the host"] == pytest.approx(seconds - 12 * 30 / 12 / 10)
+    assert terms["optimizer step"] == pytest.approx(12 * 30 / 12 / 10)
 
 
 def test_the_bubble_is_that_of_the_slowest_stage() -> None:
@@ -134,3 +155,25 @@ def test_fewer_microbatches_than_a_pipeline_holds_are_warned_of(parallel, rehear
     run, work = make_run(parallel), replace(WORK, rehearsed=rehearsed, microbatches=16)
     found = warnings(run, [account()], work, predict(run, [account()], work, MACHINE), MACHINE)
     assert any(f"{rehearsed} microbatches were rehearsed" in line for line in found) is warned
+
+
+TURNS = {"release_memory": True, "server": {"tp_size": 2, "mem_fraction_static": 0.5}}
+
+
+@pytest.mark.parametrize(("options", "gradients", "server"), [({}, 4, 0), (TURNS, 0, 30)])
+def test_in_turns_gradients_and_servers_do_not_meet(options, gradients, server) -> None:
+    """A server takes half of the 80 GB less 14 GB of weights and optimizer and 6 GB for CUDA."""
+    config, _ = find_config("Qwen3-8B")
+    static = {"weights": 10 * 10**9, "optimizer": 4 * 10**9, "gradients": 4 * 10**9}
+    peaks = {"gather": {**static, "gather": 10**9}, "old_log_probs": {**static, "activations": 5 * 10**9}}
+    peaks |= {"update": {**static, "activations": 9 * 10**9}, "step": static, "checkpoint": static}
+    run = replace(make_run(Parallel()), rollouts=Rollouts(engine="sglang", options=options))
+    found = {phase.name: phase for phase in phases(run, [account(resident=static, peaks=peaks)], config, MACHINE)}
+    assert {name: phase.trainer / 1e9 for name, phase in found.items()} == {
+        "generate": 20 + gradients,
+        "sync": 21 + gradients,
+        "log π_old": 25 + gradients,
+        "update": 33,
+        "checkpoint": 24,
+    }
+    assert [phase.server / 1e9 for phase in found.values()] == [server, server, 0, 0, 0]

@@ -1,0 +1,1 @@
+../../../../examples/qwen3_30b_a3b_one_node.py
