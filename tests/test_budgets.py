@@ -9,7 +9,7 @@ BUDGETS = {
     "batching": 960,
     "checkpoint": 940,
     "cli": 830,
-    "config": 870,
+    "config": 880,
     "data": 1700,
     "environment": 410,
     "evaluation": 1090,
@@ -29,10 +29,10 @@ BUDGETS = {
     "rollout": 5800,
     "run_folder": 530,
     "trackers": 220,
-    "weights": 3010,
+    "weights": 3130,
 }
-LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32230, "UserError": 287}
+LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1720, "sandbox": 3800}
+OTHERS = {"tests": 32440, "UserError": 291}
 CLOSURES = {"loop": 16260, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+WITH_FROZEN = ", with weights that are not trained"
+
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Collective:
@@ -28,7 +30,9 @@ class Ledger:
         live: bytes by category that are alive; peak: the same at the moment of the largest sum since `reset_peak`.
         calls, sent: number of calls and bytes of each collective; the bytes are those of the tensor that this rank
             gives (for all_gather, of the tensor that it receives).
-        flops: by phase; traffic: bytes that operators other than matrix products read and write, by phase.
+        frozen: storages of weights that are not trained.
+        flops: by phase, and those of products with frozen weights again under the phase and `WITH_FROZEN`.
+        traffic: bytes that operators other than matrix products read and write, by phase.
     """
 
     def __init__(self) -> None:
@@ -38,6 +42,7 @@ class Ledger:
         self.peak: dict[str, int] = {}
         self.calls: Counter[Collective] = Counter()
         self.sent: Counter[Collective] = Counter()
+        self.frozen: set[int] = set()
         self.flops: Counter[str] = Counter()
         self.traffic: Counter[str] = Counter()
         self._peak_total = 0
