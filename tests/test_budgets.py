@@ -26,14 +26,14 @@ BUDGETS = {
     "processes": 1000,
     "project": 350,
     "reward": 990,
-    "rollout": 5800,
+    "rollout": 5940,
     "run_folder": 530,
     "trackers": 220,
     "weights": 3130,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1720, "sandbox": 3800}
 OTHERS = {"tests": 32440, "UserError": 291}
-CLOSURES = {"loop": 16260, "plugin": 3490}
+CLOSURES = {"loop": 16330, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
