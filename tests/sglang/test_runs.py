@@ -59,8 +59,6 @@ def test_a_run_sends_its_adapters_alone(workshop):  # noqa: F811
     assert [row["update"] for row in found] == [1, 2, 3, 4, 5, 6], "every update once"
     assert all(row["engine/log_prob_difference_max"] < 1e-4 for row in found)
     factors = load_file(workshop.folder / "run" / "adapter" / "adapter_model.safetensors")
-    assert all(factor.abs().max() > 0.01 for factor in factors.values()), (
-        "B, which begins at 0, has learned"
-    )
+    assert all(factor.abs().max() > 0.01 for factor in factors.values()), "B, which begins at 0, has learned"
     sent = [row["sync/gigabytes"] for row in found[::2]]
     assert sent[0] > 3 * sent[1] == 3 * sent[2], "the base is sent once"
