@@ -57,7 +57,7 @@ install: .venv/installed
 # SGLang as its documentation says, and set rollouts.options.python to its interpreter.
 install-sglang: .venv-sglang/installed
 
-.venv-sglang/installed: sglang_cpu/requirements.txt
+.venv-sglang/installed: sglang_cpu/requirements.txt $(wildcard sglang_cpu/sglang_cpu_platform/*.py)
 	$(call venv,.venv-sglang)
 	.venv-sglang/bin/$(PIP) $(TORCH)
 	.venv-sglang/bin/$(PIP) --no-deps sglang==0.5.23 sglang-router==0.3.2 torchvision==0.15.2

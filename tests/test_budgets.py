@@ -26,10 +26,10 @@ BUDGETS = {
     "processes": 1000,
     "project": 390,
     "reward": 990,
-    "rollout": 5800,
+    "rollout": 5940,
     "run_folder": 530,
     "trackers": 220,
-    "weights": 3010,
+    "weights": 3130,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1890, "sandbox": 3800}
 OTHERS = {"tests": 32700, "UserError": 288}

@@ -77,7 +77,7 @@ def add_config(command: argparse.ArgumentParser) -> None:
         "--config",
         type=as_path,
         metavar="DIR",
-        help="the model's Hugging Face folder, for a Megatron checkpoint that has no config.json",
+        help="the model's Hugging Face folder, for a Megatron checkpoint that has no config.json or only adapters",
     )
 
 

@@ -73,6 +73,8 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
         hint = missing if config is None else _suggest(name, fields)
         raise UserError(f"there is no field {shorten(full_path)!r}: {hint}")
     current = getattr(config, name)
+    if rest and current is None:
+        current = _with_defaults(_hint(type(config), name))
     value = (
         _replace(current, rest, text, full_path)
         if rest
@@ -91,6 +93,15 @@ def _hint(kind: type, name: str) -> Any:
         return typing.get_type_hints(kind)[name]
     except NameError:
         return Any
+
+
+def _with_defaults(hint: Any) -> Any:
+    """Returns the group of fields that an optional field may have; None if some have no default."""
+    for kind in typing.get_args(hint):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            with contextlib.suppress(TypeError):
+                return kind()
+    return None
 
 
 def _suggest(name: str, fields: list[str]) -> str:

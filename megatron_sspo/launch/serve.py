@@ -55,6 +55,7 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
         urls=(),
         model_dtype=given.model_dtype or run.model.dtype,
         routes=given.routes or run.routing_replay == "R3",
+        adapters=run.lora,
     )
     servers = build_servers(options, Path(run.model.path), find_python(options.python), key, first_port)
     for number in range(len(servers)):

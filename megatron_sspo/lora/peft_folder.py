@@ -1,7 +1,7 @@
 """Adapters as PEFT writes and loads them: adapter_config.json and adapter_model.safetensors."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def adapter_config(lora: LoRA, factors: Sequence[Factors], base: str) -> dict[st
     }
 
 
-def write_peft_folder(path: Path, tensors: Iterable[tuple[str, Tensor]], config: dict[str, Any]) -> None:
+def write_peft_folder(path: Path, tensors: Iterable[tuple[str, Tensor]], config: Mapping[str, Any]) -> None:
     """Writes an adapter's folder, under another name until it is complete."""
     temporary = path.with_name(f".{path.name}-incomplete")
     remove(temporary)

@@ -3,7 +3,9 @@
 import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,7 @@ from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write
 from megatron_sspo.weights.formats.hf_folder import write_folder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.open_folder import open_folder
-from megatron_sspo.weights.gather import GatherPlan
+from megatron_sspo.weights.gather import AdapterPlan, GatherPlan
 
 if TYPE_CHECKING:
     from megatron_sspo.lora.adapters import Adapters
@@ -97,9 +99,13 @@ class Policy:
         self.adapters: Adapters | None = None
         if run.lora:
             from megatron_sspo.lora.add import add_adapters
+            from megatron_sspo.lora.peft_folder import adapter_config
 
             layout = {"parameters_of": logical_parameters, "shard_of": shard_of}
             self.adapters = add_adapters(chunks, self.rows, run.lora, run.seed, **layout)
+            config = adapter_config(run.lora, self.adapters.factors, str(run.model.path))
+            adapter = AdapterPlan(copy(self._gather_plan), cache(self.adapters.gather_plan), config)
+            self._gather_plan.adapter = adapter
             self._gather_plan.parameters = self.adapters.merged(self._gather_plan.parameters)
         # the reference policy's weights, kept on the host because they are not used most of the time
         keeps_reference = run.needs_reference and not run.lora
@@ -268,15 +274,13 @@ class Policy:
 
     def export_adapter(self, path: Path) -> None:
         """Writes the adapters as a PEFT folder."""
-        from megatron_sspo.lora.peft_folder import adapter_config, write_peft_folder
+        from megatron_sspo.lora.peft_folder import write_peft_folder
 
-        assert self.adapters and self.run.lora
-        self._finish_step()
-        stream = self.adapters.gather_plan().at_rank_0()
+        adapter = self.weights().adapter
+        assert adapter is not None
+        stream = adapter.factors().at_rank_0()
         if agree.is_main():
-            write_peft_folder(
-                path, stream, adapter_config(self.run.lora, self.adapters.factors, str(self.run.model.path))
-            )
+            write_peft_folder(path, stream, adapter.config)
         else:
             for _ in stream:
                 pass

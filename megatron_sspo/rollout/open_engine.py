@@ -71,6 +71,8 @@ def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
         options.setdefault("model_dtype", run.model.dtype)
     if "routes" in known and run.routing_replay == "R3":
         options.setdefault("routes", True)
+    if "adapters" in known and run.lora is not None:
+        options.setdefault("adapters", run.lora)
     engine = call_with_options(build, options, _description(run), model_path)
     check_members(engine, RolloutEngine, _description(run))
     return engine

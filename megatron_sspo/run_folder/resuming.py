@@ -101,15 +101,19 @@ def _layout(run: Mapping[str, Any]) -> Parallel:
 
 
 def _check_reference_weights(run: Run, initial: str | None, folder: Path) -> None:
-    """Checks that a reference policy would have the weights that the run began with, as far as the checkpoint says."""
+    """Checks that a reference policy, or the base of adapters, would be the weights that the run began with.
+
+    Checkpoints say so from some version on.
+    """
     path = folder / INITIAL_MODEL if run.model.init == "random" else Path(run.model.path)
-    if not run.needs_reference or initial is None or not path.exists():
+    if not (run.needs_reference or run.lora) or initial is None or not path.exists():
         return
+    role = "the base of its adapters" if run.lora else f"its reference policy ({reason_for_reference(run)})"
     with open_folder(path) as weights:
         if weights.fingerprint() != initial:
             raise UserError(
-                f"{path} has other weights than those that {folder} began with, which are the run's reference policy "
-                f"({reason_for_reference(run)}): restore them, or start a new run"
+                f"{path} has other weights than those that {folder} began with, which are {role}: restore them, or "
+                "start a new run"
             )
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -47,6 +47,21 @@ class Part:
     tensors: Sequence[NamedTensor] | None
 
 
+@dataclass(frozen=True)
+class AdapterPlan:
+    """The plans for a receiver that adds adapters to the weights itself.
+
+    Attributes:
+        base: the plan of the weights without adapters.
+        factors: returns the plan of the factors, under PEFT's names. A collective.
+        config: the content of PEFT's adapter_config.json.
+    """
+
+    base: "GatherPlan"
+    factors: Callable[[], "GatherPlan"]
+    config: Mapping[str, Any]
+
+
 class GatherPlan:
     """The plan by which shards become whole tensors: which rank sends which shards. It is made once and used often.
 
@@ -59,6 +74,9 @@ class GatherPlan:
         parameters: logical name -> this rank's shard.
         shards: logical name -> (number, count) of that shard.
         holders: returns the ranks that hold each shard, from this rank's shards.
+
+    Attributes:
+        adapter: the adapters that are merged into these weights; None: there are none.
     """
 
     def __init__(
@@ -70,6 +88,7 @@ class GatherPlan:
         holders: Callable[[Mapping[str, Shard]], ShardHolders] = holders_of,
     ) -> None:
         self.parameters = parameters
+        self.adapter: AdapterPlan | None = None
         self._pieces = pieces_of(rows, holders(shards))
 
     @property

@@ -28,9 +28,23 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
     def post_load_model(self, model: Any) -> None:
         """Replaces the host allocator by one without GPU registration, for the reports of routed experts."""
         from sglang.srt.mem_cache.pool_host.common import ALLOC_MEMORY_FUNCS
+        from sglang.srt.runtime_context import get_lora
 
         ALLOC_MEMORY_FUNCS["cpu"] = _allocate
+        if get_lora().enable_lora:
+            _leave_memory_unpinned()
 
 
 def _allocate(dims: Any, dtype: torch.dtype, device: str, *_: Any, **__: Any) -> torch.Tensor:
     return torch.empty(dims, dtype=dtype, device=device)
+
+
+def _leave_memory_unpinned() -> None:
+    """Makes torch ignore requests for pinned memory: SGLang's adapters make them whatever the platform says."""
+    for name in ("tensor", "empty", "zeros"):
+        setattr(torch, name, _unpinned(getattr(torch, name)))
+    torch.Tensor.pin_memory = lambda self, *_: self
+
+
+def _unpinned(make: Any) -> Any:
+    return lambda *values, **options: make(*values, **{**options, "pin_memory": False})

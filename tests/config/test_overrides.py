@@ -26,6 +26,12 @@ class Inner:
 
 
 @dataclass(frozen=True)
+class Needs:
+    what: str
+    number: float = 1.0
+
+
+@dataclass(frozen=True)
 class Outer:
     count: int = 1
     ratio: Annotated[float, Field(allow_inf_nan=False)] = 0.5
@@ -33,6 +39,7 @@ class Outer:
     name: str = "a"
     inner: Inner = field(default_factory=Inner)
     maybe: Inner | None = None
+    needs: Needs | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     objective: CheckedObjective = field(default_factory=sspo)
     penalties: Penalties = field(default_factory=Penalties)
@@ -51,6 +58,7 @@ class Outer:
         ("inner.stop=none", Outer(inner=Inner(stop=()))),
         ("inner.stop=('a', \"b\")", Outer(inner=Inner(stop=("a", "b")))),
         ("maybe=none", Outer(maybe=None)),
+        ("maybe.number=3", Outer(maybe=Inner(3.0))),
         ("options.size=3", Outer(options={"size": 3})),
         ("options.fields.question=q", Outer(options={"fields": {"question": "q"}})),
         ('options={"a": [1, 2]}', Outer(options={"a": [1, 2]})),
@@ -87,7 +95,7 @@ def test_assignments_go_from_left_to_right_and_the_original_is_untouched() -> No
     [
         ("count", "'count' has no '='"),
         ("cont=3", "no field 'cont': did you mean 'count'? the fields here are count, ratio, on, name"),
-        ("maybe.number=3", "maybe is None"),
+        ("needs.number=3", "needs is None, so the recipe must set its other fields first"),
         ("ratio=fast", "ratio is 'fast': it must be a valid number"),
         ("inner=3", "inner is a group of fields: set one, such as inner.number="),
         ("objective=sspo", "objective is the function sspo: it must be an objective, such as sspo()"),

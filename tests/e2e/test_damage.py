@@ -175,6 +175,8 @@ def test_a_penalty_whose_reference_has_other_weights_is_refused(trained, run_fol
         UserError, match=r"model has other weights than those .*penalties.kl_coef is 0.5\): restore them"
     ):
         look(trained, run_folder, *changes)
+    with pytest.raises(UserError, match="are the base of its adapters"):
+        look(trained, run_folder, *changes[1:], "lora.rank=4")
 
 
 def test_a_run_that_has_lost_its_checkpoints_is_not_begun_anew(trained, run_folder) -> None:

@@ -18,3 +18,5 @@ def test_a_run_of_adapters(workshop) -> None:
     assert rows(run / "metrics.jsonl") == rows(whole / "metrics.jsonl")
     for file in ("model/model.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"):
         assert (run / file).read_bytes() == (whole / file).read_bytes(), file
+    done = workshop.run("verify", str(run / "checkpoints" / "update-000003"), str(run / "model"))
+    assert done.returncode == 0 and "bitwise equal" in done.stdout, done.stdout + done.stderr

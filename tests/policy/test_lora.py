@@ -1,5 +1,7 @@
 """Adapters beside PEFT on Transformers, what a checkpoint has of them, and the base as the reference policy."""
 
+import json
+import secrets
 from dataclasses import replace
 
 import pytest
@@ -7,10 +9,14 @@ import tiny_policy
 import torch
 from peft import PeftModel
 
+from megatron_sspo.checkpoint.state import INITIAL_WEIGHTS
+from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
+from megatron_sspo.files import manifest
 from megatron_sspo.memory.estimate import checkpoint_bytes, estimate
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.policy import Policy
+from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "moe_odd", "mixtral", "qwen2")
@@ -71,6 +77,46 @@ def test_a_checkpoint_has_the_adapters_alone_and_resumes_to_the_bit(folders, bat
         assert records[0].loss == records[1].loss and records[0].grad_norm == records[1].grad_norm
         pairs = zip(policy.weights(), resumed.weights(), strict=True)
         assert all(torch.equal(one, other) for (_, one), (_, other) in pairs)
+
+
+@pytest.mark.parametrize("kind", ["moe", "dense", "mixtral"])
+def test_a_checkpoint_opens_as_the_merged_model(kind, folders, batches, device, tmp_path):
+    policy = policy_of(kind, folders, device)
+    (batch,) = policy.scatter([tiny_policy.read_batch(batches[kind])])
+    policy.update(batch, sspo())
+    checkpoint = save_checkpoint(policy, tmp_path)
+    folder = open_folder(checkpoint, folders[kind])
+    folder.check(folder.rows())
+    merged = dict(policy.weights())
+    assert set(folder.shapes()) == merged.keys()
+    for name, tensor in merged.items():
+        torch.testing.assert_close(folder.read(name), tensor, rtol=0, atol=1e-7)
+
+
+def test_a_checkpoint_with_other_factors_or_another_base_is_refused(folders, device, tmp_path):
+    policy = policy_of("moe", folders, device)
+    for targets, message in (
+        (("attention",), r": 4 without a row in the weight table: decoder.layers.mlp.experts"),
+        (("attention", "mlp"), r"lora.targets has 'mlp'"),
+    ):
+        changed = replace(policy.run, lora=replace(policy.run.lora, targets=targets))
+        with pytest.raises(UserError, match=message):
+            open_folder(save_checkpoint(policy, tmp_path, changed), folders["moe"])
+    checkpoint = save_checkpoint(policy, tmp_path)
+    for base, message in ((folders["moe_odd"], "has other weights than those"), (tmp_path / "no", "adapters alone")):
+        with pytest.raises(UserError, match=message):
+            open_folder(checkpoint, base)
+
+
+def save_checkpoint(policy, folder, run=None):
+    """Writes a run's checkpoint of a policy, as far as it is read here; the manifest names `run`."""
+    checkpoint = folder / secrets.token_hex(4)
+    (checkpoint / "trainer").mkdir(parents=True)
+    policy.save(checkpoint / "trainer")
+    (checkpoint / "state.json").write_text(json.dumps({INITIAL_WEIGHTS: policy.folder.fingerprint()}))
+    files = manifest.checksums(checkpoint, manifest.files_of(checkpoint))
+    manifest.write_manifest(checkpoint, manifest.Manifest(files, config_to_json(run or policy.run)))
+    return checkpoint
 
 
 def policy_at(policy, tmp_path):

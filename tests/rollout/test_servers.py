@@ -17,6 +17,7 @@ from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.build import build_servers, server_dtype
 from megatron_sspo.rollout.servers.options import Options, check, check_gpus
 from megatron_sspo.rollout.servers.process import ServerProcess, command_line, find_python
+from megatron_sspo.run import LoRA
 
 
 def test_options_become_arguments():
@@ -167,6 +168,8 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
         ({"urls": ("10.0.0.1:30000",)}, "write a server's URL as http://"),
         ({"urls": ("http://10.0.0.1:30000",), "transport": "ipc"}, 'choose "tensor"'),
         ({"pause": "in_place"}, "disable_radix_cache"),
+        ({"lora": "adapter"}, 'pause is "retract"'),
+        ({"lora": "adapter", "pause": "abort", "adapters": LoRA(targets=("experts",))}, "lora.targets has experts"),
     ],
 )
 def test_options_that_would_be_misread(options, message):

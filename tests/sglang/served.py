@@ -54,17 +54,16 @@ def _num_before_tie(model, prompt, rollout):
     return max(0, int(ties[0]) - len(prompt.tokens) + 1) if len(ties) else len(rollout.tokens)
 
 
-def check_spans(folder, groups, factors, *, atol=1e-4, only_first=False):
+def check_spans(models, groups, *, atol=1e-4, only_first=False):
     """Checks that the log-prob of every token is that of the weights that its span names.
 
     Args:
-        factors: the scale of the weights of each version.
+        models: the model of each version.
         only_first: whether to check each rollout's first span alone.
 
     Returns:
         The number of rollouts of several versions.
     """
-    models = [scaled(folder, factor) for factor in factors]
     num_mixed = 0
     for group in groups:
         for rollout in group.rollouts:

@@ -7,7 +7,7 @@ from megatron_sspo.types import Prompt, Sampling
 from packages.agents.tests.endpoints import post, say, user
 from tests.policy.tiny_policy import TEMPERATURE
 from tests.rollout.talking_models import agents
-from tests.sglang.served import check_spans, generate, until_in_the_middle, weights
+from tests.sglang.served import check_spans, generate, scaled, until_in_the_middle, weights
 from tests.sglang.test_overlap import finished
 
 SAMPLING = Sampling(max_tokens=100, temperature=TEMPERATURE)
@@ -47,7 +47,8 @@ def test_conversations_continue_with_new_weights(attach, folders, opened, pause)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert len(rollouts) == len(PROMPTS) * GROUP
     assert max(rollout.num_turns for rollout in rollouts) == 3
-    assert check_spans(folders["dense"], groups, (1.0, 1.3), atol=2e-4), "no conversation has seen both"
+    models = [scaled(folders["dense"], factor) for factor in (1.0, 1.3)]
+    assert check_spans(models, groups, atol=2e-4), "no conversation has seen both"
 
 
 def test_the_servers_parsers_are_asked_and_a_wrong_name_ends_the_run(attach, opened):

@@ -22,6 +22,7 @@ from tests.sglang.served import (
     check_spans,
     generate,
     num_running,
+    scaled,
     until,
     until_in_the_middle,
     weights,
@@ -61,7 +62,8 @@ def test_responses_continue_with_the_new_weights(attach, start, folders, pause, 
     groups = finished(generation)
     check(groups, {0, 1, 2})
     # "in_place" keeps keys and values of old weights
-    assert check_spans(folders["dense"], groups, FACTORS, only_first=pause == "in_place") > 10
+    models = [scaled(folders["dense"], factor) for factor in FACTORS]
+    assert check_spans(models, groups, only_first=pause == "in_place") > 10
     # nothing of the old weights is left in the cache
     again = generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     check_log_probs(folders["dense"], again, FACTORS[2])

@@ -2,6 +2,8 @@
 
 import json
 
+from safetensors.torch import load_file
+
 from tests.e2e.conftest import workshop  # noqa: F401  (a fixture)
 
 AHEAD = {
@@ -46,3 +48,17 @@ def test_a_killed_run_resumes_and_leaves_no_server(workshop):  # noqa: F811
     assert "1 of 1 rollout servers are ready after" in done.stdout
     check(workshop)
     assert len(rows(workshop, "evaluations.jsonl")) == 4
+
+
+def test_a_run_sends_its_adapters_alone(workshop):  # noqa: F811
+    values = {"engine": "sglang", "options.lora": "adapter", "options.pause": "abort", "options.verify_every": 1}
+    given = {f"rollouts.{name}": value for name, value in values.items()} | {"lora.rank": 4, "optimizer.lr": 0.03}
+    done = workshop.run("train", f"{workshop.recipe}:experts", *settings(given), timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = rows(workshop, "metrics.jsonl")
+    assert [row["update"] for row in found] == [1, 2, 3, 4, 5, 6], "every update once"
+    assert all(row["engine/log_prob_difference_max"] < 1e-4 for row in found)
+    factors = load_file(workshop.folder / "run" / "adapter" / "adapter_model.safetensors")
+    assert all(factor.abs().max() > 0.01 for factor in factors.values()), "B, which begins at 0, has learned"
+    sent = [row["sync/gigabytes"] for row in found[::2]]
+    assert sent[0] > 3 * sent[1] == 3 * sent[2], "the base is sent once"

@@ -31,6 +31,7 @@ from megatron_sspo.rollout.servers.pool import Server, ServerPool
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router, RouterEnded
 from megatron_sspo.rollout.tasks import cancel_all_others
+from megatron_sspo.rollout.weight_sync import adapter
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport
@@ -88,6 +89,8 @@ class SGLangEngine:
         self._options = options
         self._is_driver = is_driver
         self._transport = _TRANSPORTS[options.transport](options, model_path)
+        if options.lora == "adapter":
+            self._transport = adapter.AdapterTransport(self._transport, tp_size=options.tp_size)
         if options.release_memory:
             _hand_over_to_servers()  # a server that starts measures how much memory is free
         if not is_driver:
@@ -192,6 +195,8 @@ class SGLangEngine:
         self._run(self.pool.await_any(), restart_failed=True)
         started = time.perf_counter()
         session = self._new_session()
+        has_adapter = self._options.lora == "adapter" and adapter.adapter_of(tensors) is not None
+        self._requests.format.adapter = adapter.NAME if has_adapter else ""
         self._send_weights(session, tensors, version_name(self._name, policy_version))
         errors = list(session.failures.values())
         if not session.servers and errors and all(error.is_rejected for error in errors):
@@ -256,12 +261,14 @@ class SGLangEngine:
         self._resume_memory(session)
         if is_busy:
             session.post("/pause_generation", {"mode": options.pause})
-        verify = options.verify_every and self._num_syncs % options.verify_every == 0
+        # a base that is sent once is compared whenever it is sent
+        is_due = options.lora == "adapter" or self._num_syncs % (options.verify_every or 1) == 0
+        verify = options.verify_every and is_due
         checksums = Checksums(self._config, tp_size=options.tp_size, dtype=server_dtype(options)) if verify else None
         self._transport.send(session, tensors, version, None if checksums is None else checksums.observe)
         if not (is_busy and options.pause == "in_place"):
             session.flush(has_retracted=is_busy and options.pause == "retract")
-        if checksums is not None:
+        if checksums is not None and not checksums.are_empty:
             checksums.compare(session)
         if is_busy:
             session.post("/continue_generation", {})

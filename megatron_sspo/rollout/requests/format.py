@@ -51,7 +51,10 @@ class RequestFormat:
 
     Attributes:
         model: the text side of the model.
+        adapter: the name of the adapter that responses are sampled with; "": none.
     """
+
+    adapter = ""
 
     def __init__(self, model_path: Path, *, run: str, routes: bool) -> None:
         config = read_config(model_path)
@@ -79,6 +82,7 @@ class RequestFormat:
             },
             "return_logprob": True,
             "return_routed_experts": self._routes,
+            **({"lora_path": self.adapter} if self.adapter else {}),
         }
 
     def parse(self, answer: Mapping[str, Any], num_inputs: int) -> PartialResponse:

@@ -4,6 +4,7 @@ import math
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,6 +28,8 @@ _NO_CORE_DUMPS = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": os.environ.get("SGLANG_CU
 # A server would refuse to start on GPUs whose free memory differs by more than a tenth. Ranks of the trainer on these
 # GPUs hold parts of the model of different sizes. SGLang computes with the least free memory in any case.
 _MEMORY_BALANCE = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
+
+_MODULES = {"attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj")}
 
 _DTYPES = {
     **dict.fromkeys(("float32", "float"), torch.float32),
@@ -82,6 +85,7 @@ def build_servers(
         **({"enable_memory_saver": True} if options.release_memory else {}),
         # SGLang would choose a dtype by config.json: float16 for float32, and not the trainer's in any case
         **({"dtype": options.model_dtype or None} if num_gpus else _CPU_OPTIONS),
+        **(_adapter_arguments(options) if options.lora == "adapter" else {}),
         **(options.server or {}),
     }
     found, cores = [], usable_cores()
@@ -104,6 +108,21 @@ def build_servers(
         gpus = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in share][: options.tp_size]
         found.append(Server(Client("", ""), process, tuple(gpus)))
     return found
+
+
+def _adapter_arguments(options: Options) -> dict[str, Any]:
+    """Returns SGLang's options for the run's adapters; none for a run without."""
+    if options.adapters is None:
+        return {}
+    modules = {name for target in options.adapters.targets for name in _MODULES[target]}
+    return {
+        "enable_lora": True,
+        "max_lora_rank": options.adapters.rank,
+        "lora_target_modules": sorted(modules),
+        "max_loras_per_batch": 2,  # the policy's, and none for health checks
+        "lora_strict_loading": True,
+        **({} if torch.cuda.is_available() else {"lora_backend": "torch_native"}),
+    }
 
 
 def visible_gpus() -> list[str]:

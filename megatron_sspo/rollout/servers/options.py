@@ -10,6 +10,7 @@ import torch
 from megatron_sspo.config.kinds import Amount, Count, Positive
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import shared_gpus
+from megatron_sspo.run import LoRA
 
 Pause = Literal["retract", "abort", "in_place"]
 DtypeName = Literal["", "float32", "bfloat16"]
@@ -40,6 +41,8 @@ class Options:
     max_restarts: Amount = 5  # restarts of each server that the run owns
     transport: TransportName = "tensor"  # how weights are sent to the servers
     bucket_bytes: Count = 256 * 1024**2  # bytes of weights in one request or broadcast
+    lora: Literal["merged", "adapter"] = "merged"  # what is sent of a run with adapters: docs/lora.md
+    adapters: LoRA | None = None  # of servers that are started for lora="adapter"; the loop sets it
     verify_every: Amount = 10  # compare checksums after the first sync and every k-th; 0 never does
 
     @property
@@ -89,4 +92,14 @@ def check(options: Options) -> None:
         raise UserError(
             f'{what}.pause is "in_place", which keeps the prefix cache of older weights and reuses it for '
             f'later responses: set {what}.server={{"disable_radix_cache": true}} too, or choose "retract"'
+        )
+    if options.lora == "adapter" and options.pause != "abort":
+        raise UserError(
+            f'{what}.lora is "adapter", and pause is "{options.pause}", with which SGLang ends a response with the '
+            f'adapter that it began with: set {what}.pause="abort" too, or choose "merged"'
+        )
+    if options.lora == "adapter" and options.adapters is not None and "experts" in options.adapters.targets:
+        raise UserError(
+            f'{what}.lora is "adapter", and lora.targets has experts: SGLang loads no weights into experts that have '
+            'adapters, so choose "merged", or leave them out'
         )

@@ -1,7 +1,8 @@
 """One weight sync: the servers that take part, and the errors of those that have left it."""
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,7 @@ Answers = dict[Any, dict[str, Any] | ServerError]
 _SECONDS = 600.0  # timeout of a request
 _CONTROL_SECONDS = 60.0  # timeout of the first requests, which move no weights: a hanging server is found early
 _FLUSH_SECONDS = 60  # for which a server waits for running requests
-_CONTROL_PATHS = ("/pause_generation", "/begin_weight_update")
+_CONTROL_PATHS = ("/pause_generation", "/begin_weight_update", "/unload_lora_adapter")
 
 
 class Transport(Protocol):
@@ -66,6 +67,14 @@ class SyncSession:
         self.failures: dict[Any, ServerError] = {}
         self.num_bytes = 0
         self._submit = submit
+
+    @contextmanager
+    def only(self, keys: Collection[Any]) -> Iterator[None]:
+        """Leaves the other servers out meanwhile."""
+        others = {key: client for key, client in self.servers.items() if key not in keys}
+        self.servers = {key: client for key, client in self.servers.items() if key in keys}
+        yield
+        self.servers |= others
 
     def begin(self) -> None:
         """Opens a weight update; if a killed trainer has left one open, ends that first."""

@@ -43,12 +43,15 @@ class MegatronFolder(ModelFolder):
     Args:
         path: the folder with `.metadata`.
         config_folder: the folder with config.json and tokenizer; None means `path`.
+        rows: the table of its tensors; None means the weight table of its family.
 
     Raises:
-        UserError: the checkpoint is damaged, or does not match the weight table of its family exactly.
+        UserError: the checkpoint is damaged, or does not match the table exactly.
     """
 
-    def __init__(self, path: str | Path, config_folder: Path | None = None) -> None:
+    def __init__(
+        self, path: str | Path, config_folder: Path | None = None, rows: Sequence[ParameterMap] | None = None
+    ) -> None:
         self.path = Path(path)
         own = self.path / "config.json"  # other programs write files of this name, too
         has_own = own.is_file() and "model_type" in read_json(own)
@@ -59,7 +62,8 @@ class MegatronFolder(ModelFolder):
                 "name the Hugging Face folder of the model with --config"
             )
         self.config: dict[str, Any] = read_json(self.config_folder / "config.json")
-        rows = self.rows()  # the vocabulary without padding: any further rows of the checkpoint are padding
+        if rows is None:
+            rows = self.rows()  # the vocabulary without padding: any further rows of the checkpoint are padding
         run = self.path.absolute().parent
         if self.path.absolute().name == _TRAINER and (run / NAME).exists():
             written = read_manifest(run)
@@ -71,9 +75,8 @@ class MegatronFolder(ModelFolder):
         self._row_of = {name: row for row in rows for name in row.hf}
         self._shapes = {n: shape for row in rows for n, shape in zip(row.hf, row.hf_shapes, strict=True)}
         self._dtypes = {name: self._tensor(row).dtype for name, row in self._row_of.items()}
-        self.num_padding_rows = max(
-            self._tensor(row).shape[0] - row.shape(1)[0] for row in rows if isinstance(row.sharding, PaddedVocab)
-        )
+        vocabularies = (row for row in rows if isinstance(row.sharding, PaddedVocab))
+        self.num_padding_rows = max((self._tensor(row).shape[0] - row.shape(1)[0] for row in vocabularies), default=0)
         self._pieces = self._place_pieces()
         self._records = _Records()
 

@@ -18,7 +18,8 @@ def open_folder(path: str | Path, config_folder: Path | None = None) -> ModelFol
     checkpoint is opened. A folder of safetensors is a Hugging Face folder, whatever else is in it.
 
     Args:
-        config_folder: for a Megatron checkpoint without config.json and tokenizer, the folder that has them.
+        config_folder: for a Megatron checkpoint without config.json and tokenizer, the folder that has them; for one
+            of adapters, the base, by default the run's.
 
     Raises:
         UserError: `path` is not a model folder, or it is damaged.
@@ -26,8 +27,11 @@ def open_folder(path: str | Path, config_folder: Path | None = None) -> ModelFol
     checkpoint = _torch_dist(Path(path))
     if checkpoint is None:
         return HFFolder(Path(path))
+    from megatron_sspo.weights.formats.adapted_folder import AdaptedFolder, base_of_adapters
     from megatron_sspo.weights.formats.megatron_folder import MegatronFolder
 
+    if base := base_of_adapters(checkpoint, config_folder):
+        return AdaptedFolder(checkpoint, open_folder(base))
     return MegatronFolder(checkpoint, config_folder)
 
 

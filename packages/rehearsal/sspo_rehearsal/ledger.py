@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 HOST = "host "  # what the categories begin with whose memory is the host's
+WITH_FROZEN = ", with weights that are not trained"
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -30,7 +31,9 @@ class Ledger:
         live: bytes by category that are alive; peak: the same at the moment when the GPU held most since `reset_peak`.
         calls, sent: number of calls and bytes of each collective; the bytes are those of the tensor that this rank
             gives (for all_gather, of the tensor that it receives).
-        flops: by phase; traffic: bytes that operators other than matrix products read and write, by phase.
+        frozen: storages of weights that are not trained.
+        flops: by phase, and those of products with frozen weights again under the phase and `WITH_FROZEN`.
+        traffic: bytes that operators other than matrix products read and write, by phase.
     """
 
     def __init__(self) -> None:
@@ -40,6 +43,7 @@ class Ledger:
         self.peak: dict[str, int] = {}
         self.calls: Counter[Collective] = Counter()
         self.sent: Counter[Collective] = Counter()
+        self.frozen: set[int] = set()
         self.flops: Counter[str] = Counter()
         self.traffic: Counter[str] = Counter()
         self._total = self._peak_total = 0  # bytes of the GPU

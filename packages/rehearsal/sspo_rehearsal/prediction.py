@@ -18,6 +18,7 @@ from megatron_sspo.memory.estimate import CUDA_ALLOWANCE
 from megatron_sspo.run import Run
 from sspo_rehearsal.account import Account, Traffic
 from sspo_rehearsal.batch import Workload, microbatches_held
+from sspo_rehearsal.ledger import WITH_FROZEN
 from sspo_rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Machine
 
 # What a fused Adam reads and writes for each byte of main weights and moments (12 bytes an element): these twice, the
@@ -61,7 +62,8 @@ class Prediction:
         old_log_probs: seconds of the pass of log π_old, as a mean over a cycle's updates.
         gather: seconds of gathering all weights where the engine needs them, once a cycle; sending them to servers is
             not predicted.
-        model_flops: FLOPs of a rank in an update without recomputation, as a mean over the stages.
+        model_flops: FLOPs of a rank in an update without recomputation, as a mean over the stages: three times those
+            of the forward pass, without the gradients of weights that are not trained.
     """
 
     stages: tuple[StageTime, ...]
@@ -116,13 +118,16 @@ def predict(run: Run, accounts: Sequence[Account], work: Workload, machine: Mach
     slowest = max(stage.microbatches for stage in stages)
     fill = (parallel.pipeline - 1) / (work.microbatches * parallel.virtual_pipeline)
     old = max(_seconds_of(account, {"old_log_probs"}, factor, machine) for account in accounts)
-    forward = sum(account.flops.get("forward", 0) for account in accounts) / len(accounts) * factor
+    forward, frozen = (
+        sum(account.flops.get(phase, 0) for account in accounts) / len(accounts) * factor
+        for phase in ("forward", "forward" + WITH_FROZEN)
+    )
     return Prediction(
         stages=stages,
         bubble=slowest * fill,
         old_log_probs=old * (1 + fill) * (run.updates_per_sync - 1) / run.updates_per_sync,
         gather=max(_gather_seconds(account, machine) for account in accounts),
-        model_flops=3 * forward,
+        model_flops=3 * forward - frozen,
         tokens=work.tokens,
         ranks=parallel.num_processes,
         peak_flops=machine.flops,

@@ -99,6 +99,8 @@ def rehearse_policy(
         with part("build", "other"):
             trained = Policy(run, Path("sizes"), device, _makers(ledger, run, config, alone=alone))
             _recount_buffers(ledger, trained.chunks)
+            weights = (weight for chunk in trained.chunks for weight in chunk.parameters() if not weight.requires_grad)
+            ledger.frozen = {weight.untyped_storage()._cdata for weight in weights}
         with part("first_step", "optimizer"):  # makes Adam's moments, which later updates find
             trained.optimizer.step()
         batch = make_batch(work, needs_of(run.objective))

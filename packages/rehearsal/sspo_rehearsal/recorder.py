@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from sspo_rehearsal.ledger import Ledger
+from sspo_rehearsal.ledger import WITH_FROZEN, Ledger
 
 aten: Any = torch.ops.aten
 
@@ -112,7 +112,11 @@ class Recorder(TorchDispatchMode):
         outputs = (out,) if isinstance(out, torch.Tensor) else tree_leaves(out)
         formula = _FORMULAS.get(func._overloadpacket)
         if formula is not None:
-            self.ledger.flops[self.ledger.phase] += int(formula(*args, **kwargs, out_val=out))
+            count = int(formula(*args, **kwargs, out_val=out))
+            self.ledger.flops[self.ledger.phase] += count
+            tensors = (value for value in args if isinstance(value, torch.Tensor))
+            if self.ledger.frozen and any(t.untyped_storage()._cdata in self.ledger.frozen for t in tensors):
+                self.ledger.flops[self.ledger.phase + WITH_FROZEN] += count
         elif not func.is_view:
             inputs = tree_leaves((args, kwargs))
             self.ledger.traffic[self.ledger.phase] += sum(map(_bytes, inputs)) + sum(map(_bytes, outputs))

@@ -12,6 +12,7 @@ from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from megatron_sspo.types import Sampling
 from megatron_sspo.weights.family import load_family
 from sspo_rehearsal.batch import make_batch, rehearsed_run, workload
+from sspo_rehearsal.ledger import WITH_FROZEN
 from sspo_rehearsal.sizes import KNOWN, SizesFolder, find_config
 from tests.forking import run_python
 
@@ -47,6 +48,21 @@ def test_one_rank_and_a_skew(tmp_path: Path) -> None:
         found[skew] = sum(stage["peaks"]["update"].values()), stage["flops"]["forward"]
     assert found["3"][0] > 1.1 * found["1"][0], "the rank with the popular experts holds more"
     assert found["3"][1] > 1.1 * found["1"][1]
+
+
+@pytest.mark.slow
+def test_frozen_weights_have_no_gradients(tmp_path: Path) -> None:
+    output = tmp_path / "found.json"
+    adapters = ("--set", 'lora.targets=["attention", "experts"]', "--set", "lora.rank=8", "--set", "warm_start=none")
+    done = launch("examples/tiny_moe.py", "--rehearse", "--rank", "0", *adapters, "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    (stage,) = json.loads(output.read_text())["stages"]
+    forward, backward = stage["flops"]["forward"], stage["flops"]["backward"]
+    frozen = stage["flops"]["forward" + WITH_FROZEN]
+    assert stage["flops"]["backward" + WITH_FROZEN] == frozen, "the gradient of the input alone"
+    # what an update computes; attention's backward pass computes its scores again
+    assert 3 * forward - frozen == pytest.approx(forward + backward, rel=0.02)
+    assert 3 * forward > 1.3 * (forward + backward)
 
 
 @pytest.mark.parametrize(

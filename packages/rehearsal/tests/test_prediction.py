@@ -5,6 +5,7 @@ import pytest
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
 from sspo_rehearsal.account import Account, Traffic
 from sspo_rehearsal.batch import Workload
+from sspo_rehearsal.ledger import WITH_FROZEN
 from sspo_rehearsal.machines import BANDWIDTH_UTILIZATION, FLOPS_UTILIZATION, Host, Machine
 from sspo_rehearsal.phases import phases
 from sspo_rehearsal.prediction import message_seconds, predict, warnings
@@ -93,6 +94,9 @@ def test_terms_of_an_update() -> None:
     assert found.update == pytest.approx(sum(found.terms.values()))
     assert found.old_log_probs == pytest.approx(1000 * 4 / 100 / 2), "of every second update"
     assert found.model_flops == pytest.approx(3 * 1000 * 4), "recomputation is not counted"
+    adapted = account()
+    adapted = replace(adapted, flops={**adapted.flops, "forward" + WITH_FROZEN: 900})
+    assert predict(run, [adapted], WORK, MACHINE).model_flops == pytest.approx((3 * 1000 - 900) * 4)
     assert found.utilisation == pytest.approx(12000 / (found.update * MACHINE.flops))
     assert found.tokens_per_second == pytest.approx(1920 / found.update / 2)
 

@@ -1,0 +1,82 @@
+"""Weight sync of adapters: a server gets the base once, and at each sync the factors alone."""
+
+import base64
+from collections.abc import Iterable
+from hashlib import sha256
+
+import torch
+
+from megatron_sspo.processes import agree
+from megatron_sspo.rollout.servers.client import ServerError
+from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, at_rank_0
+from megatron_sspo.rollout.weight_sync.tensor import serialize
+from megatron_sspo.weights.gather import AdapterPlan
+
+NAME = "policy"  # of the adapter on the servers, which requests name
+
+
+class AdapterTransport(Transport):
+    """Sends the base by another transport, to servers that lack it, and the factors in the body of one request.
+
+    No response may be in progress: SGLang unloads an adapter after the last response that uses it. Weights without
+    adapters are sent by the other transport as they are.
+
+    Args:
+        transport: the one for the base.
+        tp_size: the number of tensor-parallel ranks of a server, each of which gets a copy of the factors.
+    """
+
+    def __init__(self, transport: Transport, *, tp_size: int) -> None:
+        self._transport, self._tp_size = transport, tp_size
+
+    def send(
+        self, session: SyncSession, tensors: Iterable[NamedTensor], version: str, observe: Observe | None = None
+    ) -> None:
+        """Replaces the adapter of the session's servers; `observe` sees the base, if that is sent."""
+        plan = adapter_of(tensors)
+        if plan is None:
+            self._transport.send(session, tensors, version, observe)
+            return
+        unloaded = session.start("/unload_lora_adapter", {"lora_name": NAME}).answers()
+        # a server without the adapter was started since the last sync, perhaps by its owner
+        lacking = [
+            server for server, answer in unloaded.items() if server.version is None or isinstance(answer, ServerError)
+        ]
+        if agree.broadcast_from_rank_0(bool(lacking)):
+            with session.only(lacking):
+                self._transport.send(session, plan.base, version, observe)
+        factors = [(name, tensor.detach().cpu()) for name, tensor in at_rank_0(plan.factors())]
+        session.num_bytes += sum(tensor.nbytes for _, tensor in factors)
+        content = {
+            "lora_name": NAME,
+            "config_dict": plan.config,
+            "serialized_named_tensors": [base64.b64encode(serialize(factors)).decode()] * self._tp_size,
+            "load_format": "flattened_bucket",
+            "expected_checksums": {name: _digest(tensor) for name, tensor in factors},
+        }
+        session.post("/load_lora_adapter_from_tensors", content)
+        session.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
+
+    def participate(self, tensors: Iterable[NamedTensor]) -> None:
+        """Takes part in `send`, a collective, in the other trainer processes."""
+        plan = adapter_of(tensors)
+        if plan is None:
+            self._transport.participate(tensors)
+            return
+        if agree.broadcast_from_rank_0(False):
+            self._transport.participate(plan.base)
+        for _ in at_rank_0(plan.factors()):
+            pass
+
+    def close(self, session: SyncSession | None = None) -> None:
+        """Releases the other transport's resources."""
+        self._transport.close(session)
+
+
+def adapter_of(tensors: Iterable[NamedTensor]) -> AdapterPlan | None:
+    """Returns the adapters of a policy's weights; None if these are no plan, or have none."""
+    return getattr(tensors, "adapter", None)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return sha256(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
