@@ -33,6 +33,7 @@ def engine(
     dtype: torch.dtype = torch.float32,
     max_batch_size: Count = 256,
     quantize: Literal["", "fp8"] = "",
+    routes: bool = False,
 ) -> "EmbeddedEngine":
     """Builds an engine for the model in a Hugging Face folder, without weights: `load_weights` provides them.
 
@@ -43,13 +44,14 @@ def engine(
         max_batch_size: the largest number of responses that are decoded at once.
         quantize: "fp8" rounds linear layers as FP8 servers have them, to see what that does to training. Activations
             are not rounded.
+        routes: whether to report the experts of each token; the loop sets it for R3.
 
     Raises:
-        UserError: there is no `config.json` in the folder, or Transformers makes no model of it.
+        UserError: there is no `config.json` in the folder, Transformers makes no model of it, or it has no routers.
     """
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
-    decoder = Decoder(Path(model_path), torch.device(device), dtype)
+    decoder = Decoder(Path(model_path), torch.device(device), dtype, routes=routes)
     return EmbeddedEngine(decoder, max_batch_size, _linear_layers(Path(model_path)) if quantize else set())
 
 
@@ -207,7 +209,8 @@ class EmbeddedEngine:
                 for row, turn in batch:
                     assert row.finish_reason is not None
                     spans = [(self._decoder.policy_version or 0, len(row.tokens))]
-                    turn.result.set_result(Sampled(row.tokens, row.log_probs, row.finish_reason, spans))
+                    routes = self._decoder.routes_of(row)
+                    turn.result.set_result(Sampled(row.tokens, row.log_probs, row.finish_reason, spans, routes))
 
     def _group(self, rows: Sequence[Row]) -> RolloutGroup:
         version = self._decoder.policy_version
@@ -245,6 +248,7 @@ class EmbeddedEngine:
             finish_reason=row.finish_reason,
             observed=row.observed,
             tokenizer=self._decoder.text.tokenizer,
+            routes=self._decoder.routes_of(row),
             policy_version=policy_version,
         )
 
