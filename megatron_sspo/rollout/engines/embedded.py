@@ -13,7 +13,6 @@ from megatron_sspo.config.kinds import Count
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.reading import read_json
 from megatron_sspo.rollout.embedded.decoder import Decoder, Row
 from megatron_sspo.rollout.embedded.episodes import OpenEpisodes
 from megatron_sspo.rollout.embedded.sampling import random_stream
@@ -22,8 +21,7 @@ from megatron_sspo.rollout.engine import BatchedGeneration, Episodes, Generation
 from megatron_sspo.rollout.responses import make_rollout
 from megatron_sspo.rollout.stopping import StopStrings
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
-from megatron_sspo.weights.family import load_family, size
-from megatron_sspo.weights.fp8 import quantized_names, rounded_stream
+from megatron_sspo.weights.fp8 import quantized_names, rounded_stream, trained_rows
 
 
 def engine(
@@ -51,13 +49,9 @@ def engine(
     """
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+    names = quantized_names(trained_rows(Path(model_path))) if quantize else set[str]()
     decoder = Decoder(Path(model_path), torch.device(device), dtype, routes=routes)
-    return EmbeddedEngine(decoder, max_batch_size, _linear_layers(Path(model_path)) if quantize else set())
-
-
-def _linear_layers(model_path: Path) -> set[str]:
-    config = read_json(model_path / "config.json")
-    return quantized_names(load_family(config, model_path).rows(config, size(config, "vocab_size")))
+    return EmbeddedEngine(decoder, max_batch_size, names)
 
 
 class EmbeddedEngine:

@@ -1,5 +1,6 @@
 """Builds the server and router processes of a run on one machine. It does not start them."""
 
+import json
 import math
 import os
 import socket
@@ -8,6 +9,7 @@ from pathlib import Path
 import torch
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes.cores import usable_cores
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.rollout.servers import server_program
@@ -15,6 +17,7 @@ from megatron_sspo.rollout.servers.client import Client
 from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.rollout.servers.pool import Server
 from megatron_sspo.rollout.servers.process import ServerProcess
+from megatron_sspo.weights.fp8 import quantization_config, trained_config, trained_rows
 
 # Options of a server on a CPU: the size of its key-value cache, and no busy waiting while it is idle.
 _CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
@@ -80,6 +83,7 @@ def build_servers(
         "load_format": "dummy",  # weights come from the trainer
         **({"enable_return_routed_experts": True} if options.routes else {}),
         **({"enable_memory_saver": True} if options.release_memory else {}),
+        **_quantization(options, model_path),
         # SGLang would choose a dtype by config.json: float16 for float32, and not the trainer's in any case
         **({"dtype": options.model_dtype or None} if num_gpus else _CPU_OPTIONS),
         **(options.server or {}),
@@ -104,6 +108,14 @@ def build_servers(
         gpus = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in share][: options.tp_size]
         found.append(Server(Client("", ""), process, tuple(gpus)))
     return found
+
+
+def _quantization(options: Options, model_path: Path) -> dict[str, str]:
+    """Returns the option by which a server takes weights as they are sent, whatever the model's folder has."""
+    wanted = quantization_config(trained_rows(model_path)) if options.quantize else None
+    if wanted is None and trained_config(model_path) == read_json(model_path / "config.json"):
+        return {}
+    return {"json_model_override_args": json.dumps({"quantization_config": wanted})}
 
 
 def visible_gpus() -> list[str]:
