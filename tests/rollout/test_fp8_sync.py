@@ -23,7 +23,7 @@ from tests.rollout.test_released_memory import recording_server
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A mixture of experts in bfloat16, of odd sizes, whose blocks of 128 are cut by shards and by the ends of tensors."""
+    """A mixture of experts in bfloat16, of odd sizes: shards and the ends of tensors cut blocks of 128."""
     sizes = {"vocab_size": tiny_models.VOCAB_SIZE, "hidden_size": 161, "num_hidden_layers": 2, "intermediate_size": 64}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 48}
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 143, "norm_topk_prob": True}

@@ -20,7 +20,7 @@ from megatron_sspo.rollout.servers.process import ServerProcess
 from megatron_sspo.weights.fp8 import quantization_config, trained_config, trained_rows
 
 # Options of a server on a CPU: the size of its key-value cache, and no busy waiting while it is idle.
-_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
+_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "sleep_on_idle": True}
 _CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
 
 # A server that loses one of its processes should end at once. SGLang would wait a minute for GPU core dumps, even if
@@ -40,8 +40,14 @@ _DTYPES = {
 
 def server_dtype(options: Options) -> torch.dtype | None:
     """Returns the dtype of the servers' weights; None if it is not known."""
-    default = options.model_dtype if torch.cuda.is_available() else _CPU_OPTIONS["dtype"]
-    return _DTYPES.get((options.server or {}).get("dtype", default))
+    return _DTYPES.get((options.server or {}).get("dtype", _default_dtype(options)))
+
+
+def _default_dtype(options: Options) -> str:
+    """Returns the dtype of servers that a run starts; "" lets SGLang choose."""
+    if options.quantize:  # SGLang computes with 16 bits beside FP8
+        return "bfloat16"
+    return options.model_dtype if torch.cuda.is_available() else "float32"
 
 
 def has_grammars(options: Options) -> bool:
@@ -85,7 +91,8 @@ def build_servers(
         **({"enable_memory_saver": True} if options.release_memory else {}),
         **_quantization(options, model_path),
         # SGLang would choose a dtype by config.json: float16 for float32, and not the trainer's in any case
-        **({"dtype": options.model_dtype or None} if num_gpus else _CPU_OPTIONS),
+        "dtype": _default_dtype(options) or None,
+        **({} if num_gpus else _CPU_OPTIONS),
         **(options.server or {}),
     }
     found, cores = [], usable_cores()
