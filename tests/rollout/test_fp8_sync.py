@@ -71,7 +71,7 @@ def test_the_engine_sends_fp8(source, folder, submit):
 
 
 def test_servers_are_started_for_what_is_sent(source, folder):
-    """Whether or not the trained folder is in FP8 itself: it is read as one in bfloat16."""
+    """The trained folder may be in FP8 itself; it is read as one in bfloat16."""
     expected = json.loads((folder / "config.json").read_text())["quantization_config"]
 
     def override(model, **options):
