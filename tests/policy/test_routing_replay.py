@@ -108,7 +108,7 @@ def test_a_model_without_experts_has_nothing_to_replay(folders, device):
 
 
 def test_routes_of_the_embedded_engine_bring_its_log_probs_nearer(folders, device):
-    """With weights in FP8 the engine's routers choose other experts than the trainer's for some tokens."""
+    """Weights in FP8 make the engine's routers choose other experts than the trainer's for some tokens."""
     engine = embedded.engine(folders["moe"], device=device, quantize="fp8", routes=True)
     engine.load_weights(load_file(folders["moe"] / "model.safetensors").items(), 0)
     prompts = [Prompt(id=str(n), tokens=(n + 2, n + 3, n + 4), answer="") for n in range(8)]
