@@ -31,10 +31,9 @@ class QuantizedPlan(GatherPlan):
     def num_bytes(self) -> int:
         dtype, rows = self._plan._sample.dtype, (pieces[0].row for pieces in self._plan._pieces)
         every = (Entry(name, shape, dtype) for row in rows for name, shape in zip(row.hf, row.hf_shapes, strict=True))
-        before = [entry for entry in every if entry.name in self._names]
-        return (
-            self._plan.num_bytes + sum(e.num_bytes for e in self._quantized(before)) - sum(e.num_bytes for e in before)
-        )
+        plain = [entry for entry in every if entry.name in self._names]
+        saved = sum(entry.num_bytes for entry in plain) - sum(entry.num_bytes for entry in self._quantized(plain))
+        return self._plan.num_bytes - saved
 
     def __iter__(self) -> Iterator[NamedTensor]:
         return quantized_stream(self._plan, self._names)
