@@ -32,7 +32,7 @@ BUDGETS = {
     "weights": 3090,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32620, "UserError": 288}
+OTHERS = {"tests": 32640, "UserError": 288}
 CLOSURES = {"loop": 16260, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
