@@ -123,6 +123,8 @@ def test_lists_and_a_single_text_are_tuples(stop) -> None:
             ["checkpoint_every is 7, and num_updates is 6", "evaluation.every is 10, and num_updates is 6"],
         ),
         (["num_updates=6", "updates_per_sync=4"], ["updates_per_sync is 4, and num_updates is 6: the last cycle"]),
+        (["rollouts.options={'quantize': 'fp8'}"], ["rollouts.options.quantize is 'fp8', and nothing corrects"]),
+        (["rollouts.options={'quantize': 'fp8'}", "correction.mode=truncated"], []),
         (["routing_replay=R2"], []),
         (["routing_replay=R2", "updates_per_sync=1"], ["routing_replay is 'R2', and not used: updates_per_sync is 1"]),
     ],

@@ -1,4 +1,4 @@
-"""Finds settings without effect, because another setting is off or because of the model's or the run's length."""
+"""Finds settings without effect, because of another setting or a length, and rollouts in FP8 without a correction."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,6 +33,12 @@ def unread_settings(run: Run, config: Mapping[str, Any]) -> Iterator[str]:
     num_updates, positions = run.num_updates, size(config, "max_position_embeddings")
     if run.routing_replay == "R2" and run.updates_per_sync == 1:
         yield "routing_replay is 'R2', and not used: updates_per_sync is 1, so that no update has a pass of π_old"
+    if run.rollouts.options.get("quantize") and run.correction.mode == "none" and run.old_policy == "trainer":
+        replay = " and, for a mixture of experts, routing_replay=R3" if run.routing_replay != "R3" else ""
+        yield (
+            f"rollouts.options.quantize is {run.rollouts.options['quantize']!r}, and nothing corrects the difference "
+            f"between trainer and engine: correction.mode=truncated{replay} would"
+        )
     of_run = f"num_updates is {num_updates}"
     limits = [  # each with the largest value that has an effect
         (

@@ -12,7 +12,7 @@ from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.reward.protocol import Reward
 from megatron_sspo.rollout.collect import PendingGeneration, gather_groups, score, start_generation
 from megatron_sspo.rollout.engine import Episodes, RolloutEngine
-from megatron_sspo.rollout.open_engine import check_async_support, no_routes_message
+from megatron_sspo.rollout.open_engine import check_async_support
 from megatron_sspo.run import Run
 from megatron_sspo.types import Prompt, RolloutGroup
 
@@ -70,7 +70,10 @@ class RolloutCycles:
         if not self._pending:
             self._engine.release_memory()
         if self._run.routing_replay == "R3" and any(r.routes is None for group in groups for r in group.rollouts):
-            raise UserError(no_routes_message(self._run.rollouts.engine))
+            raise UserError(
+                f'routing_replay is "R3", and the engine {self._run.rollouts.engine!r} reports no routes: choose '
+                '"embedded" or "sglang", or "R2", which takes the routes of the trainer\'s own pass'
+            )
         return groups
 
     def state(self) -> dict[str, Any]:

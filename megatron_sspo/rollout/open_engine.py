@@ -21,8 +21,6 @@ def check_engine(run: Run) -> None:
     engine = get_type_hints(build).get("return") if inspect.isfunction(build) else build  # the class, if annotated
     replicated = getattr(engine, "replicated", False) is True
     check_async_support(run.rollouts, replicated=replicated)
-    if replicated and run.routing_replay == "R3" and "routes" not in inspect.signature(build).parameters:
-        raise UserError(no_routes_message(run.rollouts.engine))
 
 
 def check_async_support(rollouts: Rollouts, *, replicated: bool) -> None:
@@ -42,14 +40,6 @@ def check_async_support(rollouts: Rollouts, *, replicated: bool) -> None:
             f"rollouts.max_staleness is {rollouts.max_staleness}, so that servers generate while the trainer "
             "works, but rollouts.options.release_memory releases their memory meanwhile: choose one"
         )
-
-
-def no_routes_message(engine: str) -> str:
-    """Returns the error message for R3 with an engine that does not report the experts of a token."""
-    return (
-        f'routing_replay is "R3", and the engine {engine!r} reports no routes: choose "sglang", or "R2", which takes '
-        "the routes of the trainer's own pass"
-    )
 
 
 def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:

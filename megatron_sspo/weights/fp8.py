@@ -8,11 +8,14 @@ what a server multiplies by. Embeddings, the output layer, norms, routers and bi
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from megatron_sspo.files.reading import read_json
+from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.table import ParameterMap
 
 BLOCK = 128
@@ -54,6 +57,20 @@ def is_known(quantization: Any) -> bool:
     """Returns whether the quantization_config of a folder is this one, whichever modules it leaves out."""
     wanted = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
     return isinstance(quantization, dict) and all(quantization.get(key) == value for key, value in wanted.items())
+
+
+def trained_config(model_path: Path) -> dict[str, Any]:
+    """Returns the content of config.json; for a folder in FP8, of the bfloat16 folder that it is read as."""
+    config = read_json(model_path / "config.json")
+    if is_known(config.get("quantization_config")):
+        del config["quantization_config"]
+    return config
+
+
+def trained_rows(model_path: Path) -> Sequence[ParameterMap]:
+    """Returns the weight table of the model in a Hugging Face folder."""
+    config = trained_config(model_path)
+    return load_family(config, model_path).rows(config, size(config, "vocab_size"))
 
 
 def dequantize(values: Tensor, scales: Tensor, dtype: torch.dtype, *, first: int = 0) -> Tensor:

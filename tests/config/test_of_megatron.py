@@ -23,7 +23,6 @@ REFUSED = {
     "reward_options={'exact': 1}": "the option exact is 1: it must be a valid boolean",
     "rollouts=Rollouts(options={'max_batch_size': 0})": "the option max_batch_size is 0: it must be greater than or",
     "rollouts=Rollouts(max_staleness=2)": "rollouts.max_staleness is 2, and the engine 'embedded' generates inside",
-    "routing_replay='R3'": "and the engine 'embedded' reports no routes",
     "advantage='math:isfinite'": "the advantage 'math:isfinite' cannot be computed",
     "prompts=Prompts(source='arithmetic', options={'size': 8}, template='no question')": "template",
     "warm_start=warm_start(prompts=replace(PROMPTS, max_tokens=2))": "warm_start: the prompt of arithmetic",

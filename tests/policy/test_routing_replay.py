@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_policy import log_probs, make_run, read_batch, reference, with_first
+from safetensors.torch import load_file
+from tiny_policy import TEMPERATURE, log_probs, make_run, read_batch, reference, with_first
 
 from megatron_sspo.batching.holders import with_rollouts
 from megatron_sspo.batching.plan import prompt_variants
@@ -14,6 +15,8 @@ from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_route
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.policy import Policy
+from megatron_sspo.rollout.engines import embedded
+from megatron_sspo.types import Prompt, Sampling
 
 SHAPE = RouterShape(num_layers=4, topk=2, num_experts=8)
 
@@ -102,3 +105,18 @@ def test_routes_that_cannot_be_are_refused(folders, device, routed):
 def test_a_model_without_experts_has_nothing_to_replay(folders, device):
     with pytest.raises(UserError, match="routing_replay is on, and the model has no experts"):
         Policy(make_run(routing_replay="R2"), folders["dense"], device)
+
+
+def test_routes_of_the_embedded_engine_bring_its_log_probs_nearer(folders, device):
+    """Weights in FP8 make the engine's routers choose other experts than the trainer's for some tokens."""
+    engine = embedded.engine(folders["moe"], device=device, quantize="fp8", routes=True)
+    engine.load_weights(load_file(folders["moe"] / "model.safetensors").items(), 0)
+    prompts = [Prompt(id=str(n), tokens=(n + 2, n + 3, n + 4), answer="") for n in range(8)]
+    groups = engine.generate(prompts, Sampling(max_tokens=24, temperature=TEMPERATURE), group_size=4, seed=0)
+
+    def difference(replay):
+        policy = make(folders, device, replay)
+        found = [r for group in policy.old_log_probs(*policy.scatter([groups])) for r in group.rollouts]
+        return np.concatenate([np.abs(r.old_log_probs - r.rollout_log_probs) for r in found]).mean()
+
+    assert difference("R3") < 0.8 * difference("none")

@@ -45,6 +45,7 @@ for line in sys.stdin:
     number += 1
     dtypes = [getattr(torch, dtype) for dtype in given["dtypes"]]
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(given["shapes"], dtypes)]
+    assert not any(sum(sizes[:n]) % dtype.itemsize for n, dtype in enumerate(dtypes)), "SGLang wants tensors aligned"
     on = "cuda" if torch.cuda.is_available() else "cpu"
     flat = torch.empty(sum(sizes), dtype=torch.uint8, device=on)
     dist.broadcast(flat, src=0, group=groups[name])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from megatron_sspo.batching.routes import RouterShape, unpack_routes
 from megatron_sspo.config.resolve import resolve
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.collect import start_generation
@@ -50,6 +51,25 @@ def test_log_probs_are_those_of_a_plain_forward_pass(loaded, folders, shape, tem
         for rollout in group.rollouts:
             expected = teacher_forced(model, group, rollout, temperature, top_p)
             torch.testing.assert_close(torch.tensor(rollout.rollout_log_probs), expected, rtol=0, atol=1e-5)
+
+
+def plain_routes(model, group, rollout):
+    """Returns the experts of all tokens but the last by a plain forward pass of one row: [tokens, layers, topk]."""
+    tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens]])[:, :-1]
+    logits = model(tokens, use_cache=False, output_router_logits=True).router_logits
+    return torch.stack([of_layer.topk(2).indices for of_layer in logits], dim=1)
+
+
+def test_routes_are_those_of_a_plain_forward_pass(folders):
+    engine = embedded.engine(folders["qwen3_moe"], max_batch_size=7, routes=True)
+    engine.load_weights(tiny_models.weights(folders["qwen3_moe"]).items(), 0)
+    model = tiny_models.reference(folders["qwen3_moe"])
+    shape = RouterShape(num_layers=2, topk=2, num_experts=4)
+    for group in engine.generate(PROMPTS, Sampling(max_tokens=20, stop=("a", "7")), group_size=6, seed=5):
+        for rollout in group.rollouts:
+            assert unpack_routes(rollout.routes, shape).tolist() == plain_routes(model, group, rollout).tolist()
+    with pytest.raises(UserError, match="finds no routers in LlamaForCausalLM"):
+        embedded.engine(folders["llama_tied"], routes=True)
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")  # of arguments that Transformers drops

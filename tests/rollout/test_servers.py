@@ -84,6 +84,7 @@ def gpus(monkeypatch):
 
 def made(tmp_path, **options):
     options = Options(run_folder=tmp_path, **options)
+    (tmp_path / "config.json").write_text("{}")
     found = build_servers(options, tmp_path, find_python(sys.executable), "key")
     return [(server.process._environment, server.devices) for server in found]
 
@@ -116,6 +117,7 @@ def test_servers_on_gpus_have_the_trainers_dtype(tmp_path, gpus, options, given,
     """SGLang would take float16 for a model whose config.json says float32, and the checksums would differ."""
     gpus(1, "")
     options = Options(run_folder=tmp_path, **options)
+    (tmp_path / "config.json").write_text("{}")
     (server,) = build_servers(options, tmp_path, find_python(sys.executable), "key")
     assert server.process._arguments["dtype"] == given
     assert server_dtype(options) == expected

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from megatron_sspo.batching.routes import RouterShape, unpack_routes
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.environment.codeact import CodeAct
 from megatron_sspo.environment.turns import TurnTemplate
@@ -16,7 +17,7 @@ from megatron_sspo.types import Sampling
 from packages.sandbox.tests.conftest import LIMITS, assert_nothing_runs, processes_of
 from sspo_sandbox.sandbox import Sandbox
 from tests.rollout import acting_models, tiny_models
-from tests.rollout.test_embedded import teacher_forced
+from tests.rollout.test_embedded import plain_routes, teacher_forced
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -79,7 +80,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(folder):
-    made = embedded.engine(folder)
+    made = embedded.engine(folder, routes=True)
     made.load_weights(tiny_models.weights(folder).items(), 3)
     return made
 
@@ -183,6 +184,8 @@ def test_log_probs_of_every_turn_are_those_of_a_plain_forward_pass(groups, folde
             found, expected = torch.tensor(rollout.rollout_log_probs), teacher_forced(model, group, rollout, 1.0, 1.0)
             torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=1e-5)
             assert (found[~mask] == 0).all()
+            routes = unpack_routes(rollout.routes, RouterShape(num_layers=2, topk=2, num_experts=4))
+            assert routes.tolist() == plain_routes(model, group, rollout).tolist()
 
 
 class Broken(CodeAct):

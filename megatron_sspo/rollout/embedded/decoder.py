@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -14,6 +15,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.rollout.embedded import attention
 from megatron_sspo.rollout.embedded.named_weights import NamedWeights
+from megatron_sspo.rollout.embedded.routes import RouteRecorder
 from megatron_sspo.rollout.embedded.sampling import draw, log_distribution
 from megatron_sspo.rollout.stopping import StopStrings, read_model_text, text_of
 from megatron_sspo.types import FinishReason, Prompt, Sampling
@@ -33,6 +35,7 @@ class Row:
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     observed: list[tuple[int, int]] = field(default_factory=list)
+    routes: list[np.ndarray] = field(default_factory=list)  # of all tokens but the last, if they are recorded
 
     @property
     def turn_start(self) -> int:
@@ -61,9 +64,10 @@ class Decoder:
 
     Args:
         model_path: a folder with `config.json` and the tokenizer's files. Weight files are not read.
+        routes: whether to record the experts of each token.
 
     Raises:
-        UserError: there is no `config.json` in the folder, or Transformers makes no model of it.
+        UserError: there is no `config.json` in the folder, Transformers makes no model of it, or it has no routers.
 
     Attributes:
         model: Transformers' model.
@@ -71,7 +75,7 @@ class Decoder:
         policy_version: the version of the weights; None if there are none.
     """
 
-    def __init__(self, model_path: Path, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, model_path: Path, device: torch.device, dtype: torch.dtype, *, routes: bool) -> None:
         if not (model_path / "config.json").exists():
             raise UserError(f"{model_path} has no config.json: name a Hugging Face model folder")
         config = read_config(model_path)
@@ -90,6 +94,7 @@ class Decoder:
         self._device = device
         self.text = read_model_text(model_path, config)
         self._weights = NamedWeights(self.model)
+        self._recorder = RouteRecorder(self.model) if routes else None
         self.policy_version: int | None = None
 
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
@@ -135,6 +140,9 @@ class Decoder:
                 use_cache=True,
             ).logits[:, -1]
             lengths = lengths + 1
+            if self._recorder is not None:
+                for row, routes in zip(rows, self._recorder.take(len(rows)), strict=True):
+                    row.routes.append(routes)
 
     def _prefill(self, rows: list[Row]) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
         """Runs each prompt of the batch once, and shares the result between the prompt's rows.
@@ -162,6 +170,10 @@ class Decoder:
             logits_to_keep=1,
         ).logits[:, -1]
         place = {key: place for place, key in enumerate(prompts)}
+        if self._recorder is not None:
+            found = self._recorder.take(len(prompts))
+            for row, key in zip(rows, keys, strict=True):
+                row.routes = [found[place[key], width - len(prompts[key]) :]]
         indices = torch.tensor([place[key] for key in keys], device=self._device)
         cache.batch_select_indices(indices)
         return logits[indices], cache, mask.to(self._device)[indices], lengths.to(self._device)[indices]
@@ -192,6 +204,10 @@ class Decoder:
             elif len(row.tokens) == row.max_tokens:
                 row.finish_reason = "length"
         return tokens
+
+    def routes_of(self, row: Row) -> np.ndarray | None:
+        """Returns the experts of the row's prompt and tokens as `Rollout.routes`; None if they are not recorded."""
+        return None if self._recorder is None else self._recorder.pack(row.routes)
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """Returns the text of tokens, without end and padding tokens."""

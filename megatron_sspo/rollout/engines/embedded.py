@@ -13,7 +13,6 @@ from megatron_sspo.config.kinds import Count
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.reading import read_json
 from megatron_sspo.rollout.embedded.decoder import Decoder, Row
 from megatron_sspo.rollout.embedded.episodes import OpenEpisodes
 from megatron_sspo.rollout.embedded.sampling import random_stream
@@ -22,8 +21,7 @@ from megatron_sspo.rollout.engine import BatchedGeneration, Episodes, Generation
 from megatron_sspo.rollout.responses import make_rollout
 from megatron_sspo.rollout.stopping import StopStrings
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
-from megatron_sspo.weights.family import load_family, size
-from megatron_sspo.weights.fp8 import quantized_names, rounded_stream
+from megatron_sspo.weights.fp8 import quantized_names, rounded_stream, trained_rows
 
 
 def engine(
@@ -33,6 +31,7 @@ def engine(
     dtype: torch.dtype = torch.float32,
     max_batch_size: Count = 256,
     quantize: Literal["", "fp8"] = "",
+    routes: bool = False,
 ) -> "EmbeddedEngine":
     """Builds an engine for the model in a Hugging Face folder, without weights: `load_weights` provides them.
 
@@ -43,19 +42,16 @@ def engine(
         max_batch_size: the largest number of responses that are decoded at once.
         quantize: "fp8" rounds linear layers as FP8 servers have them, to see what that does to training. Activations
             are not rounded.
+        routes: whether to report the experts of each token; the loop sets it for R3.
 
     Raises:
-        UserError: there is no `config.json` in the folder, or Transformers makes no model of it.
+        UserError: there is no `config.json` in the folder, Transformers makes no model of it, or it has no routers.
     """
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
-    decoder = Decoder(Path(model_path), torch.device(device), dtype)
-    return EmbeddedEngine(decoder, max_batch_size, _linear_layers(Path(model_path)) if quantize else set())
-
-
-def _linear_layers(model_path: Path) -> set[str]:
-    config = read_json(model_path / "config.json")
-    return quantized_names(load_family(config, model_path).rows(config, size(config, "vocab_size")))
+    names = quantized_names(trained_rows(Path(model_path))) if quantize else set[str]()
+    decoder = Decoder(Path(model_path), torch.device(device), dtype, routes=routes)
+    return EmbeddedEngine(decoder, max_batch_size, names)
 
 
 class EmbeddedEngine:
@@ -207,7 +203,8 @@ class EmbeddedEngine:
                 for row, turn in batch:
                     assert row.finish_reason is not None
                     spans = [(self._decoder.policy_version or 0, len(row.tokens))]
-                    turn.result.set_result(Sampled(row.tokens, row.log_probs, row.finish_reason, spans))
+                    routes = self._decoder.routes_of(row)
+                    turn.result.set_result(Sampled(row.tokens, row.log_probs, row.finish_reason, spans, routes))
 
     def _group(self, rows: Sequence[Row]) -> RolloutGroup:
         version = self._decoder.policy_version
@@ -245,6 +242,7 @@ class EmbeddedEngine:
             finish_reason=row.finish_reason,
             observed=row.observed,
             tokenizer=self._decoder.text.tokenizer,
+            routes=self._decoder.routes_of(row),
             policy_version=policy_version,
         )
 

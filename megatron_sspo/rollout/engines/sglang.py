@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.rollout.engine import Episodes, Generation, RolloutEngine
@@ -39,6 +38,8 @@ from megatron_sspo.rollout.weight_sync.ipc import IpcTransport
 from megatron_sspo.rollout.weight_sync.session import SyncSession, Transport
 from megatron_sspo.rollout.weight_sync.tensor import TensorTransport
 from megatron_sspo.types import Prompt, Sampling
+from megatron_sspo.weights.fp8 import quantization_config, quantized_names, trained_config, trained_rows
+from megatron_sspo.weights.quantized_plan import quantized
 
 _RESTART_POLL_SECONDS = 0.5  # between two restarts of failed servers
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class SGLangEngine:
     def __init__(self, model_path: Path, options: Options, python: Path | None, is_driver: bool) -> None:
         self._options = options
         self._is_driver = is_driver
+        self._quantized = quantized_names(trained_rows(model_path)) if options.quantize else set[str]()
         self._transport = _TRANSPORTS[options.transport](options, model_path)
         if options.lora == "adapter":
             self._transport = adapter.AdapterTransport(self._transport, tp_size=options.tp_size)
@@ -104,7 +106,7 @@ class SGLangEngine:
         self._router: Router | None = None
         self._num_syncs = 0
         self._name = secrets.token_hex(8)  # in the names of this engine's weight versions
-        self._config = read_json(model_path / "config.json")
+        self._config = trained_config(model_path)
         self._released: set[Client] = set()
         self._metrics: dict[str, float] = {}
         servers = [Server(Client(url, self.key)) for url in options.urls]
@@ -186,6 +188,8 @@ class SGLangEngine:
         """
         if self._options.release_memory:
             _hand_over_to_servers()
+        if self._quantized:
+            tensors = quantized(tensors, self._quantized)
         if not self._is_driver:
             self._transport.participate(tensors)
             return
@@ -366,7 +370,11 @@ def _hand_over_to_servers() -> None:
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {
     "ipc": lambda options, _: IpcTransport(bucket_bytes=options.bucket_bytes),
     "tensor": lambda options, _: TensorTransport(bucket_bytes=options.bucket_bytes, tp_size=options.tp_size),
-    "disk": lambda options, model_path: DiskTransport((options.run_folder or Path("runs")) / "servers", model_path),
+    "disk": lambda options, model_path: DiskTransport(
+        (options.run_folder or Path("runs")) / "servers",
+        model_path,
+        {"quantization_config": quantization_config(trained_rows(model_path))} if options.quantize else None,
+    ),
     "distributed": lambda options, _: DistributedTransport(
         bucket_bytes=options.bucket_bytes, tp_size=options.tp_size, address=options.address
     ),

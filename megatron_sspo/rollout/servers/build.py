@@ -1,5 +1,6 @@
 """Builds the server and router processes of a run on one machine. It does not start them."""
 
+import json
 import math
 import os
 import socket
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.processes.cores import usable_cores
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.rollout.servers import server_program
@@ -16,9 +18,10 @@ from megatron_sspo.rollout.servers.client import Client
 from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.rollout.servers.pool import Server
 from megatron_sspo.rollout.servers.process import ServerProcess
+from megatron_sspo.weights.fp8 import quantization_config, trained_config, trained_rows
 
 # Options of a server on a CPU: the size of its key-value cache, and no busy waiting while it is idle.
-_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "dtype": "float32", "sleep_on_idle": True}
+_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "sleep_on_idle": True}
 _CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
 
 # A server that loses one of its processes should end at once. SGLang would wait a minute for GPU core dumps, even if
@@ -40,8 +43,14 @@ _DTYPES = {
 
 def server_dtype(options: Options) -> torch.dtype | None:
     """Returns the dtype of the servers' weights; None if it is not known."""
-    default = options.model_dtype if torch.cuda.is_available() else _CPU_OPTIONS["dtype"]
-    return _DTYPES.get((options.server or {}).get("dtype", default))
+    return _DTYPES.get((options.server or {}).get("dtype", _default_dtype(options)))
+
+
+def _default_dtype(options: Options) -> str:
+    """Returns the dtype of servers that a run starts; "" lets SGLang choose."""
+    if options.quantize:  # SGLang computes with 16 bits beside FP8
+        return "bfloat16"
+    return options.model_dtype if torch.cuda.is_available() else "float32"
 
 
 def has_grammars(options: Options) -> bool:
@@ -83,8 +92,10 @@ def build_servers(
         "load_format": "dummy",  # weights come from the trainer
         **({"enable_return_routed_experts": True} if options.routes else {}),
         **({"enable_memory_saver": True} if options.release_memory else {}),
+        **_quantization(options, model_path),
         # SGLang would choose a dtype by config.json: float16 for float32, and not the trainer's in any case
-        **({"dtype": options.model_dtype or None} if num_gpus else _CPU_OPTIONS),
+        "dtype": _default_dtype(options) or None,
+        **({} if num_gpus else _CPU_OPTIONS),
         **(_adapter_arguments(options) if options.lora == "adapter" else {}),
         **(options.server or {}),
     }
@@ -123,6 +134,14 @@ def _adapter_arguments(options: Options) -> dict[str, Any]:
         "lora_strict_loading": True,
         **({} if torch.cuda.is_available() else {"lora_backend": "torch_native"}),
     }
+
+
+def _quantization(options: Options, model_path: Path) -> dict[str, str]:
+    """Returns the option by which a server takes weights as they are sent, whatever the model's folder has."""
+    wanted = quantization_config(trained_rows(model_path)) if options.quantize else None
+    if wanted is None and trained_config(model_path) == read_json(model_path / "config.json"):
+        return {}
+    return {"json_model_override_args": json.dumps({"quantization_config": wanted})}
 
 
 def visible_gpus() -> list[str]:

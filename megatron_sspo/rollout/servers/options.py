@@ -40,6 +40,7 @@ class Options:
     fewest_servers: Count = 1  # the run ends if fewer servers are left
     max_restarts: Amount = 5  # restarts of each server that the run owns
     transport: TransportName = "tensor"  # how weights are sent to the servers
+    quantize: Literal["", "fp8"] = ""  # "fp8" sends linear layers in FP8, to servers that are started for it
     bucket_bytes: Count = 256 * 1024**2  # bytes of weights in one request or broadcast
     lora: Literal["merged", "adapter"] = "merged"  # what is sent of a run with adapters: docs/lora.md
     adapters: LoRA | None = None  # of servers that are started for lora="adapter"; the loop sets it
@@ -86,6 +87,11 @@ def check(options: Options) -> None:
                 raise UserError(f"{what}.{name} has {key!r}: {remedy}")
     if wrong := [url for url in options.urls if not url.startswith(("http://", "https://"))]:
         raise UserError(f"{what}.urls holds {wrong[0]!r}: write a server's URL as http://10.0.0.1:30000")
+    if options.quantize and (given := {"quantization", "json_model_override_args"} & {*(options.server or {})}):
+        raise UserError(
+            f"{what}.quantize is {options.quantize!r}, by which the run sets the quantization of its servers: leave "
+            f"{given.pop()} out of {what}.server"
+        )
     if options.transport == "ipc" and options.urls:
         raise UserError(_NO_IPC)
     if options.pause == "in_place" and not options.urls and not (options.server or {}).get("disable_radix_cache"):

@@ -11,6 +11,7 @@ from torch import Tensor
 from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.weight_sync.session import NamedTensor, SyncSession
 from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.fp8 import SCALE_SUFFIX, dequantize
 
 # SGLang fuses some tensors of a checkpoint into one, in this order, and shards each of them over tensor-parallel ranks
 # along a dimension: (name in the checkpoint, name in SGLang, place in the fused tensor, dimension)
@@ -34,6 +35,8 @@ _SHOWN = 3  # names in a message
 
 class Checksums:
     """Computes checksums of a stream of tensors with Hugging Face names, and compares them with those of servers.
+
+    SGLang's checksum of an FP8 weight is that of values · scales in bfloat16, and so it is here.
 
     Args:
         config: the content of config.json, for the numbers of experts and key-value heads.
@@ -59,12 +62,19 @@ class Checksums:
         self._digest = digest_on_gpu if on_gpu else digest_on_cpu
         self._mlp_multiple = 1 if on_gpu else _CPU_MLP_MULTIPLE
         self._parts: dict[str, dict[int, Tensor]] = {}  # incomplete fused tensors: name -> place -> part
+        self._values: dict[str, Tensor] = {}  # FP8 weights whose scales have not come yet
         self._found: list[dict[str, str]] = [{} for _ in range(tp_size)]
 
     def observe(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
         """Yields the stream unchanged and computes its checksums."""
         for name, tensor in tensors:
-            self._add(name, tensor.detach())
+            weight = name.removesuffix(SCALE_SUFFIX)
+            if tensor.dtype == torch.float8_e4m3fn:
+                self._values[name] = tensor
+            elif weight in self._values:
+                self._add(weight, dequantize(self._values.pop(weight), tensor, torch.bfloat16))
+            else:
+                self._add(name, tensor.detach() if self._dtype is None else tensor.detach().to(self._dtype))
             yield name, tensor
 
     @property
@@ -100,8 +110,6 @@ class Checksums:
             )
 
     def _add(self, name: str, tensor: Tensor) -> None:
-        if self._dtype is not None:
-            tensor = tensor.to(self._dtype)
         fused, place, dimension = name, 0, None
         for pattern, replacement, order, shard_dim in _RULES:
             if match := re.search(pattern, name):

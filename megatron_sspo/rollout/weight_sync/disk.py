@@ -1,13 +1,14 @@
 """Weight sync through a folder that the trainer and the servers both see: slow, and without other requirements."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from megatron_sspo.files.reading import read_json
 from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, at_rank_0
 from megatron_sspo.weights.formats.hf_folder import write_folder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
+from megatron_sspo.weights.fp8 import trained_config
 
 
 class DiskTransport(Transport):
@@ -16,13 +17,14 @@ class DiskTransport(Transport):
     Args:
         folder: the parent of these folders.
         model_path: the folder with config.json and tokenizer.
+        also: further fields of config.json.
     """
 
-    def __init__(self, folder: Path, model_path: Path) -> None:
+    def __init__(self, folder: Path, model_path: Path, also: Mapping[str, Any] | None = None) -> None:
         self._folder = folder.resolve()
         self._source = ModelFolder()
         self._source.config_folder = model_path
-        self._source.config = read_json(model_path / "config.json")
+        self._source.config = {**trained_config(model_path), **(also or {})}
 
     def send(
         self, session: SyncSession, tensors: Iterable[NamedTensor], version: str, observe: Observe | None = None

@@ -192,12 +192,10 @@ class DistributedTransport(Transport):
     def _parts(self, tensors: Iterable[NamedTensor]) -> Iterator[Part]:
         """Yields the parts of a plan. A stream has all its parts on rank 0, and none on other ranks. A collective."""
         if isinstance(tensors, GatherPlan):
-            yield from tensors.parts(bucket_bytes=self._bucket_bytes)
+            yield from map(_aligned, tensors.parts(bucket_bytes=self._bucket_bytes))
         elif agree.is_main():
             for bucket in buckets(tensors, self._bucket_bytes):
-                # sorted by element size: the receiver lays the tensors out without gaps, and each must be aligned
-                ordered = sorted(bucket, key=lambda pair: -pair[1].dtype.itemsize)
-                yield Part(0, [Entry(name, tuple(tensor.shape), tensor.dtype) for name, tensor in ordered], ordered)
+                yield _aligned(Part(0, [Entry(name, tuple(each.shape), each.dtype) for name, each in bucket], bucket))
         else:
             for _ in tensors:
                 pass
@@ -293,6 +291,13 @@ class DistributedTransport(Transport):
         session.finish(requests, seconds=seconds)
         if self._members != list(session.servers.values()):
             signals.stop()
+
+
+def _aligned(part: Part) -> Part:
+    """Sorts a part by element size: the receiver lays its tensors out without gaps, and each must be aligned."""
+    order = sorted(range(len(part.entries)), key=lambda number: -part.entries[number].dtype.itemsize)
+    tensors = None if part.tensors is None else [part.tensors[number] for number in order]
+    return Part(part.rank, [part.entries[number] for number in order], tensors)
 
 
 def _group_name(name: str, sender: int) -> str:

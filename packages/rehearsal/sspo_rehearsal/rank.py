@@ -34,7 +34,8 @@ from megatron_sspo.policy.weights import make_gather_plan
 from megatron_sspo.policy.with_cuda import offload
 from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.run import Run
-from megatron_sspo.weights.gather import GatherPlan
+from megatron_sspo.weights.fp8 import quantized_names
+from megatron_sspo.weights.quantized_plan import QuantizedPlan
 from sspo_rehearsal.account import Account, Sent, collectives_of, on_gpu, on_host
 from sspo_rehearsal.batch import Workload, make_batch, received_shape, rehearsed_run
 from sspo_rehearsal.fake_floats import FakeFloats
@@ -119,7 +120,7 @@ def rehearse_policy(
         with part("backward", "activations"):
             trained.update(batch, run.objective)
         with part("gather", "gather"):
-            sent = _rehearse_sync(run, trained.weights())
+            sent = _rehearse_sync(run, trained)
         with part("checkpoint", "checkpoint"):
             written = _written(trained)
     for name in ("build", "first_step", "backward"):  # the last is "update" and "step"
@@ -140,9 +141,12 @@ def rehearse_policy(
     )
 
 
-def _rehearse_sync(run: Run, gather: GatherPlan) -> Sent:
+def _rehearse_sync(run: Run, trained: Policy) -> Sent:
     """Gathers all weights, and returns what is sent to servers: nothing if the engine is in the trainer's processes."""
+    gather = trained.weights()
     options = Options(**run.rollouts.options) if run.rollouts.engine == "sglang" else None
+    if options is not None and options.quantize:
+        gather = QuantizedPlan(gather, quantized_names(trained.folder.rows()))
     if options is None or options.transport == "ipc":  # every rank needs all weights
         for _ in gather:
             pass
