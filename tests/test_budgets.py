@@ -22,18 +22,18 @@ BUDGETS = {
     "objective": 2000,
     "plots": 460,
     "policy": 4030,
-    "preflight": 580,
+    "preflight": 590,
     "processes": 1000,
     "project": 350,
     "reward": 990,
-    "rollout": 5800,
+    "rollout": 6110,
     "run_folder": 530,
     "trackers": 220,
     "weights": 3010,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32230, "UserError": 287}
-CLOSURES = {"loop": 16260, "plugin": 3490}
+OTHERS = {"tests": 32470, "UserError": 289}
+CLOSURES = {"loop": 16270, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

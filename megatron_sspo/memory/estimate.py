@@ -133,16 +133,20 @@ def host_bytes(run: Run, config: Mapping[str, Any]) -> int:
     """Returns the memory of the host that a rank needs beside that of its GPU, in the stage that needs most.
 
     While a checkpoint is saved, a rank has its share of the weights and of the optimizer's state there
-    (`checkpoint/optimizer_state.py`), and all the time the reference weights, if there are any. Shares are taken to be
-    equal; one rank may have up to the model's largest tensor and its state in addition.
+    (`checkpoint/optimizer_state.py`), and all the time the reference weights, if there are any, and rank 0 the weights
+    of the last sync with `rollouts.options.delta`. Shares are taken to be equal; one rank may have up to the model's
+    largest tensor and its state in addition.
 
     Raises:
         UserError: the model is not supported, or the layout cannot shard it.
     """
     itemsize = ITEMSIZE[run.model.dtype]
     of_reference = itemsize if run.needs_reference and run.lora is None else 0
+    of_last_sync = model_bytes(run, config) if run.rollouts.options.get("delta") else 0
     counts = _count_trained(run, config)
-    return max((itemsize + 12) * _num_optimizer_parameters(run, count) + of_reference * count.total for count in counts)
+    return of_last_sync + max(
+        (itemsize + 12) * _num_optimizer_parameters(run, count) + of_reference * count.total for count in counts
+    )
 
 
 def model_bytes(run: Run, config: Mapping[str, Any]) -> int:

@@ -167,6 +167,7 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
         ({"urls": ("10.0.0.1:30000",)}, "write a server's URL as http://"),
         ({"urls": ("http://10.0.0.1:30000",), "transport": "ipc"}, 'choose "tensor"'),
         ({"pause": "in_place"}, "disable_radix_cache"),
+        ({"delta": 4, "verify_every": 0}, "set verify_every, or delta=0"),
     ],
 )
 def test_options_that_would_be_misread(options, message):

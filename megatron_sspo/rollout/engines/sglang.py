@@ -32,6 +32,7 @@ from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.servers.router import Router, RouterEnded
 from megatron_sspo.rollout.tasks import cancel_all_others
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
+from megatron_sspo.rollout.weight_sync.delta import DeltaTransport
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport
 from megatron_sspo.rollout.weight_sync.ipc import IpcTransport
@@ -87,7 +88,7 @@ class SGLangEngine:
     def __init__(self, model_path: Path, options: Options, python: Path | None, is_driver: bool) -> None:
         self._options = options
         self._is_driver = is_driver
-        self._transport = _TRANSPORTS[options.transport](options, model_path)
+        self._transport = _build_transport(options, model_path)
         if options.release_memory:
             _hand_over_to_servers()  # a server that starts measures how much memory is free
         if not is_driver:
@@ -354,6 +355,13 @@ def _hand_over_to_servers() -> None:
     """Gives back every rank's unused GPU memory; no rank returns before all have. A collective."""
     _give_back_cached_memory()
     agree.barrier()
+
+
+def _build_transport(options: Options, model_path: Path) -> Transport:
+    full = _TRANSPORTS[options.transport](options, model_path)
+    if not options.delta:
+        return full
+    return DeltaTransport(full, every=options.delta, bucket_bytes=options.bucket_bytes, tp_size=options.tp_size)
 
 
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {

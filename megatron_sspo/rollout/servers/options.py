@@ -40,6 +40,7 @@ class Options:
     max_restarts: Amount = 5  # restarts of each server that the run owns
     transport: TransportName = "tensor"  # how weights are sent to the servers
     bucket_bytes: Count = 256 * 1024**2  # bytes of weights in one request or broadcast
+    delta: Amount = 0  # send changed elements alone, and all weights every k-th sync; 0: all weights always
     verify_every: Amount = 10  # compare checksums after the first sync and every k-th; 0 never does
 
     @property
@@ -81,6 +82,11 @@ def check(options: Options) -> None:
         for key in given:
             if remedy := _REFUSED.get(key.replace("-", "_")):
                 raise UserError(f"{what}.{name} has {key!r}: {remedy}")
+    if options.delta and not options.verify_every:
+        raise UserError(
+            f"{what}.delta is {options.delta}, and verify_every=0 would not detect a server that stores weights in "
+            "another layout, where changed elements go to wrong places: set verify_every, or delta=0"
+        )
     if wrong := [url for url in options.urls if not url.startswith(("http://", "https://"))]:
         raise UserError(f"{what}.urls holds {wrong[0]!r}: write a server's URL as http://10.0.0.1:30000")
     if options.transport == "ipc" and options.urls:
