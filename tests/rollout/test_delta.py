@@ -15,14 +15,14 @@ def bits(tensor):
 
 
 class Server(nn.Module):
-    """Fuses two weights and shards them over two ranks, transposes one, and keeps one in float32, as SGLang may do."""
+    """Fuses two weights and shards them over two ranks, transposes one, pads one in float32, as SGLang may do."""
 
     def __init__(self, rank, dtype):
         super().__init__()
         self.rank = rank
         self.fused = nn.Parameter(torch.zeros(2, 70_000, dtype=dtype), requires_grad=False)
         self.turned = nn.Parameter(torch.zeros(70_000, 1, dtype=dtype), requires_grad=False)
-        self.wide = nn.Parameter(torch.zeros(3), requires_grad=False)
+        self.wide = nn.Parameter(torch.zeros(5), requires_grad=False)
 
     def load_weights(self, weights):
         for name, weight in weights:
@@ -31,7 +31,7 @@ class Server(nn.Module):
             elif name == "c":
                 self.turned.data.copy_(weight.t().contiguous().to(self.turned.device)[:, self.rank : self.rank + 1])
             else:
-                self.wide.data.copy_(weight.float() if weight.element_size() > 1 else weight)
+                self.wide.data.copy_(torch.cat([weight.float(), torch.zeros(2)]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn])
@@ -63,8 +63,8 @@ def test_servers_have_the_bits_of_the_last_sync(dtype):
             for place, name in enumerate("ab"):
                 assert torch.equal(bits(server.fused[place]), bits(weights[name][rank]))
             assert torch.equal(bits(server.turned), bits(weights["c"][rank]))
-            torch.testing.assert_close(server.wide, weights["d"].float(), rtol=0, atol=0, equal_nan=True)
-            assert torch.equal(torch.signbit(server.wide), torch.signbit(weights["d"].float()))
+            torch.testing.assert_close(server.wide[:3], weights["d"].float(), rtol=0, atol=0, equal_nan=True)
+            assert torch.equal(torch.signbit(server.wide[:3]), torch.signbit(weights["d"].float()))
         assert all(torch.equal(bits(last[name]), bits(weights[name])) for name in weights)
     assert num_changed == [{"a": 4}, {"b": 2, "d": 1}, {}, {"a": 1, "d": 3}]
 

@@ -98,6 +98,7 @@ def _merge(target: Tensor, source: _Partial) -> Tensor:
     if target.untyped_storage().data_ptr() not in _Partial.storages:
         raise RuntimeError("the model copies weights on their way, so that changed elements alone cannot be loaded")
     values = source.whole.to(target.device, target.dtype)
+    marks = source.marks.to(target.device, torch.bool)  # numbers, if the model has appended zeros
     bits = BITS[target.element_size()]
-    target.view(bits).copy_(torch.where(source.marks.to(target.device), values.view(bits), target.view(bits)))
+    target.view(bits).copy_(torch.where(marks, values.view(bits), target.view(bits)))
     return target
