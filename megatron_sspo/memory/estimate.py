@@ -64,12 +64,14 @@ class HostMemory:
         reference: the weights of a reference policy, and the policy's while they take their place.
         checkpoint: the rank's share of weights and optimizer while a checkpoint is saved
             (`checkpoint/optimizer_state.py`).
+        last_sync: rank 0's copy of the weights of the last sync (`rollouts.options.delta`).
     """
 
     optimizer: int
     staging: int
     reference: int
     checkpoint: int
+    last_sync: int
 
     @property
     def total(self) -> int:
@@ -82,6 +84,7 @@ class HostMemory:
             "staging": "for copies on their way",
             "reference": "for the reference weights",
             "checkpoint": "while a checkpoint is saved",
+            "last_sync": "for the weights of the last sync",
         }
         parts = ", ".join(f"{size / 1e9:.1f} GB {words[name]}" for name, size in vars(self).items() if size)
         return (
@@ -183,6 +186,7 @@ def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
     """
     itemsize, offload = ITEMSIZE[run.model.dtype], run.optimizer.offload
     of_reference = itemsize if run.needs_reference and run.lora is None else 0
+    of_last_sync = model_bytes(run, config) if run.rollouts.options.get("delta") else 0
     stages = []
     for count in _count_trained(run, config):
         updated = _num_optimizer_parameters(run, count)
@@ -192,6 +196,7 @@ def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
                 staging=_STAGING if offload else 0,
                 reference=2 * of_reference * count.total,
                 checkpoint=(itemsize + 12) * updated,
+                last_sync=of_last_sync,
             )
         )
     return max(stages, key=lambda stage: stage.total)

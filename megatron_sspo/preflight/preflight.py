@@ -143,7 +143,8 @@ def _check_servers(rollouts: Rollouts, *, elsewhere: bool) -> None:
     if rollouts.engine == "sglang" and not elsewhere and (not options.get("urls") or options.get("router") is not None):
         find_python(options.get("python"))
     server = options.get("server")
-    resources.check_servers(options.get("urls", ()), server.get("tp_size", 1) if isinstance(server, Mapping) else 1)
+    tp_size = server.get("tp_size", 1) if isinstance(server, Mapping) else 1
+    resources.check_servers(options.get("urls", ()), tp_size, delta=bool(options.get("delta")))
 
 
 def _check_folder(run: Run, folder: Path, *, is_new: bool) -> Resumable | None:

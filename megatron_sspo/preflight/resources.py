@@ -157,41 +157,49 @@ def num_checkpoints(run: Run) -> int:
     return -(-run.num_updates // run.checkpoint_every) + (run.warm_start is not None)
 
 
-def check_servers(urls: Sequence[str], tp_size: int = 1) -> None:
-    """Checks that all rollout servers that the recipe names answer, and have as many ranks as weights are sent to.
+def check_servers(urls: Sequence[str], tp_size: int = 1, *, delta: bool = False) -> None:
+    """Checks that all rollout servers that the recipe names answer, and can take the weights that will be sent.
 
     Args:
         tp_size: the number of tensor-parallel ranks of a server in the recipe.
+        delta: whether changed elements will be sent, for which a server needs a loader.
 
     Raises:
-        UserError: a server does not answer, or has another number of ranks; the message names the first such server.
+        UserError: a server does not answer, has another number of ranks or no loader; the message names the first one.
     """
     if not urls:
         return
     from megatron_sspo.rollout.servers.client import Client, ServerError
+    from megatron_sspo.rollout.servers.loaders import megatron_sspo_delta
     from megatron_sspo.rollout.servers.server_program import KEY
 
     try:
-        found = asyncio.run(_tp_sizes([Client(url, os.environ.get(KEY, "")) for url in urls]))
+        found = asyncio.run(_server_infos([Client(url, os.environ.get(KEY, "")) for url in urls]))
     except ServerError as error:
         raise UserError(
             f"a rollout server does not answer: {error}; start it, or fix rollouts.options.urls or {KEY}"
         ) from error
-    for url, other in zip(urls, found, strict=True):
-        if other != tp_size:
+    for url, info in zip(urls, found, strict=True):
+        if (other := info.get("tp_size", 1)) != tp_size:
             raise UserError(
                 f"the rollout server {url} has tp_size {other}, and weights would be sent to {tp_size} of its ranks: "
                 f"set rollouts.options.server.tp_size to {other}, or start the server with another tp_size"
             )
+        if delta and megatron_sspo_delta.NAME not in (info.get("custom_weight_loader") or ()):
+            raise UserError(
+                f"the rollout server {url} has no loader for rollouts.options.delta: start it with "
+                f"--custom-weight-loader {megatron_sspo_delta.NAME} and PYTHONPATH="
+                f"{Path(megatron_sspo_delta.__file__).parent}, or set delta=0"
+            )
 
 
-async def _tp_sizes(clients: "Sequence[Client]") -> list[Any]:
-    """Returns the number of tensor-parallel ranks of each server."""
+async def _server_infos(clients: "Sequence[Client]") -> list[dict[str, Any]]:
+    """Returns the options of each server."""
 
-    async def probe(client: "Client") -> Any:
+    async def probe(client: "Client") -> dict[str, Any]:
         try:
             await client.get("/get_model_info", seconds=_ANSWER_SECONDS)
-            return (await client.get("/server_info", seconds=_ANSWER_SECONDS)).get("tp_size", 1)
+            return await client.get("/server_info", seconds=_ANSWER_SECONDS)
         finally:
             await client.close()
 

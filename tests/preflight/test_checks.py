@@ -70,6 +70,8 @@ def test_servers_that_do_not_answer_or_want_another_key(monkeypatch) -> None:
         resources.check_servers([url], 2)
         with pytest.raises(UserError, match=rf"{url} has tp_size 2.*set rollouts.options.server.tp_size to 2"):
             resources.check_servers([url])
+        with pytest.raises(UserError, match=rf"{url} has no loader.*--custom-weight-loader megatron_sspo_delta.load"):
+            resources.check_servers([url], 2, delta=True)
         monkeypatch.setenv(KEY, "wrong")
         with pytest.raises(UserError, match=rf"{url}/get_model_info answered 401.*{KEY}"):
             resources.check_servers([url])

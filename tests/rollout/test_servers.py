@@ -171,7 +171,9 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
         ({"urls": ("http://10.0.0.1:30000",), "transport": "ipc"}, 'choose "tensor"'),
         ({"pause": "in_place"}, "disable_radix_cache"),
         ({"lora": "adapter"}, 'pause is "retract"'),
+        ({"lora": "adapter", "pause": "abort", "quantize": "fp8"}, "leave out quantize and delta"),
         ({"lora": "adapter", "pause": "abort", "adapters": LoRA(targets=("experts",))}, "lora.targets has experts"),
+        ({"delta": 4, "verify_every": 0}, "set verify_every, or delta=0"),
     ],
 )
 def test_options_that_would_be_misread(options, message):

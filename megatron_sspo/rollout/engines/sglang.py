@@ -32,6 +32,7 @@ from megatron_sspo.rollout.servers.router import Router, RouterEnded
 from megatron_sspo.rollout.tasks import cancel_all_others
 from megatron_sspo.rollout.weight_sync import adapter
 from megatron_sspo.rollout.weight_sync.checksums import Checksums
+from megatron_sspo.rollout.weight_sync.delta import DeltaTransport
 from megatron_sspo.rollout.weight_sync.disk import DiskTransport
 from megatron_sspo.rollout.weight_sync.distributed import DistributedTransport
 from megatron_sspo.rollout.weight_sync.ipc import IpcTransport
@@ -90,7 +91,7 @@ class SGLangEngine:
         self._options = options
         self._is_driver = is_driver
         self._quantized = quantized_names(trained_rows(model_path)) if options.quantize else set[str]()
-        self._transport = _TRANSPORTS[options.transport](options, model_path)
+        self._transport = _build_transport(options, model_path)
         if options.lora == "adapter":
             self._transport = adapter.AdapterTransport(self._transport, tp_size=options.tp_size)
         if options.release_memory:
@@ -365,6 +366,13 @@ def _hand_over_to_servers() -> None:
     """Gives back every rank's unused GPU memory; no rank returns before all have. A collective."""
     _give_back_cached_memory()
     agree.barrier()
+
+
+def _build_transport(options: Options, model_path: Path) -> Transport:
+    full = _TRANSPORTS[options.transport](options, model_path)
+    if not options.delta:
+        return full
+    return DeltaTransport(full, every=options.delta, bucket_bytes=options.bucket_bytes, tp_size=options.tp_size)
 
 
 _TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {

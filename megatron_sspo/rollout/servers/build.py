@@ -15,6 +15,7 @@ from megatron_sspo.processes.cores import usable_cores
 from megatron_sspo.processes.ports import free_port
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.client import Client
+from megatron_sspo.rollout.servers.loaders import megatron_sspo_delta
 from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.rollout.servers.pool import Server
 from megatron_sspo.rollout.servers.process import ServerProcess
@@ -93,6 +94,7 @@ def build_servers(
         **({"enable_return_routed_experts": True} if options.routes else {}),
         **({"enable_memory_saver": True} if options.release_memory else {}),
         **_quantization(options, model_path),
+        **({"custom_weight_loader": [megatron_sspo_delta.NAME]} if options.delta else {}),
         # SGLang would choose a dtype by config.json: float16 for float32, and not the trainer's in any case
         "dtype": _default_dtype(options) or None,
         **({} if num_gpus else _CPU_OPTIONS),
@@ -109,6 +111,7 @@ def build_servers(
             # SGLang's own timeout of a health check: after it, SGLang reports a failure even if the client still waits
             "SGLANG_HEALTH_CHECK_TIMEOUT": str(math.ceil(options.health_seconds) + 1),
             **_NO_CORE_DUMPS,
+            **({"PYTHONPATH": _with_loaders(os.environ.get("PYTHONPATH", ""))} if options.delta else {}),
             _MEMORY_BALANCE: os.environ.get(_MEMORY_BALANCE, "0"),
             # where the trainer's ranks have hosts of their own for NCCL, servers on their GPUs need others
             **({"NCCL_HOSTID": f"{socket.gethostname()}-server-{number}"} if os.environ.get("NCCL_HOSTID") else {}),
@@ -150,6 +153,10 @@ def visible_gpus() -> list[str]:
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in given.split(",")] if given else [str(gpu) for gpu in range(count)]
     return names[:count]
+
+
+def _with_loaders(path: str) -> str:
+    return os.pathsep.join(filter(None, [str(Path(megatron_sspo_delta.__file__).parent), path]))
 
 
 def _log(options: Options, name: str) -> Path:

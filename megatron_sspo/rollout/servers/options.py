@@ -44,6 +44,7 @@ class Options:
     bucket_bytes: Count = 256 * 1024**2  # bytes of weights in one request or broadcast
     lora: Literal["merged", "adapter"] = "merged"  # what is sent of a run with adapters: docs/lora.md
     adapters: LoRA | None = None  # of servers that are started for lora="adapter"; the loop sets it
+    delta: Amount = 0  # send changed elements alone, and all weights every k-th sync; 0: all weights always
     verify_every: Amount = 10  # compare checksums after the first sync and every k-th; 0 never does
 
     @property
@@ -85,6 +86,11 @@ def check(options: Options) -> None:
         for key in given:
             if remedy := _REFUSED.get(key.replace("-", "_")):
                 raise UserError(f"{what}.{name} has {key!r}: {remedy}")
+    if options.delta and not options.verify_every:
+        raise UserError(
+            f"{what}.delta is {options.delta}, and verify_every=0 would not detect a server that stores weights in "
+            "another layout, where changed elements go to wrong places: set verify_every, or delta=0"
+        )
     if wrong := [url for url in options.urls if not url.startswith(("http://", "https://"))]:
         raise UserError(f"{what}.urls holds {wrong[0]!r}: write a server's URL as http://10.0.0.1:30000")
     if options.quantize and (given := {"quantization", "json_model_override_args"} & {*(options.server or {})}):
@@ -103,6 +109,11 @@ def check(options: Options) -> None:
         raise UserError(
             f'{what}.lora is "adapter", and pause is "{options.pause}", with which SGLang ends a response with the '
             f'adapter that it began with: set {what}.pause="abort" too, or choose "merged"'
+        )
+    if options.lora == "adapter" and (options.quantize or options.delta):
+        raise UserError(
+            f'{what}.lora is "adapter", which sends the base once and as it is: leave out quantize and delta, or choose '
+            '"merged"'
         )
     if options.lora == "adapter" and options.adapters is not None and "experts" in options.adapters.targets:
         raise UserError(

@@ -125,6 +125,11 @@ class SyncSession:
             {key: self._submit(_post(self.servers[key], path, content)) for key, content in contents.items()}
         )
 
+    def versions(self) -> dict[Any, str]:
+        """Returns the name of the weights' version that each server reports. A server that fails leaves the session."""
+        requests = {key: self._submit(_model_info(client)) for key, client in self.servers.items()}
+        return {key: answer["weight_version"] for key, answer in self.finish(PendingRequests(requests)).items()}
+
     def finish(self, requests: "PendingRequests", *, seconds: float | None = None) -> dict[Any, dict[str, Any]]:
         """Waits for requests and returns the answers. A server that has failed leaves the session.
 
@@ -178,8 +183,17 @@ class PendingRequests:
 
 
 async def _post(client: Client, path: str, content: Mapping[str, Any]) -> dict[str, Any] | ServerError:
+    seconds = _CONTROL_SECONDS if path in _CONTROL_PATHS else _SECONDS
+    return await _answer(client.post(path, content, seconds=seconds))
+
+
+async def _model_info(client: Client) -> dict[str, Any] | ServerError:
+    return await _answer(client.get("/model_info", seconds=_CONTROL_SECONDS))
+
+
+async def _answer(request: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any] | ServerError:
     try:
-        return await client.post(path, content, seconds=_CONTROL_SECONDS if path in _CONTROL_PATHS else _SECONDS)
+        return await request
     except ServerError as error:
         return error
 

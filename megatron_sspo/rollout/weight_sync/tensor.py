@@ -2,7 +2,7 @@
 
 import base64
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,20 +28,28 @@ class TensorTransport(Transport):
     ) -> None:
         """Replaces all weights of the session's servers."""
         session.begin()
-        request = None
-        for bucket in buckets(at_rank_0(tensors, observe), self._bucket_bytes):
+        post_in_turn(session, self._requests(session, at_rank_0(tensors, observe)))
+        session.end(version)
+
+    def _requests(self, session: SyncSession, tensors: Iterable[NamedTensor]) -> Iterator[dict[str, Any]]:
+        for bucket in buckets(tensors, self._bucket_bytes):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
             # The HTTP endpoint of SGLang 0.5.23 takes only a JSON body, whose field `serialized_named_tensors` it
             # decodes from base64 (`Base64Bytes` in managers/io_struct.py); bytes are for callers in the server's own
             # process. Every rank reads its own entry of the list (`deserialize_own_rank` in managers/tp_worker.py), so
             # there is a copy for each rank.
-            content = bucket_request([base64.b64encode(serialize(bucket)).decode()] * self._tp_size)
-            if request is not None:
-                session.finish(request)
-            request = session.start("/update_weights_from_tensor", content)
+            yield bucket_request([base64.b64encode(serialize(bucket)).decode()] * self._tp_size)
+
+
+def post_in_turn(session: SyncSession, contents: Iterable[dict[str, Any]]) -> None:
+    """Makes one request with weights after the other. The content of the next is made while one is answered."""
+    request = None
+    for content in contents:
         if request is not None:
             session.finish(request)
-        session.end(version)
+        request = session.start("/update_weights_from_tensor", content)
+    if request is not None:
+        session.finish(request)
 
 
 def bucket_request(of_ranks: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What servers import: this folder is in their PYTHONPATH, and nothing else of the trainer's."""
