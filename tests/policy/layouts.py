@@ -201,24 +201,19 @@ REPEATING = {
     "moe TP2 SP PP2": Layout(kind="moe", parallel=replace(TP2_SP, pipeline=2)),
     "tied TP2 PP2": Layout(kind="tied", parallel=replace(TP2, pipeline=2)),
 }
-# Dense first layers, shared experts, a router with a bias: what a family adds to the layers of the others.
-_FAMILIES = {
-    name: Layout(kind=kind, parallel=parallel, megatron=options, tokens=64 if parallel != Parallel() else 4096)
-    for kind in ("glm4", "glm4_odd")
-    for name, parallel, options in (
-        (kind, Parallel(), {}),
-        (f"{kind} EP2", EP2, {}),
-        (f"{kind} TP2 SP EP2", TP2_SP_EP2, RECOMPUTE),
-        (f"{kind} TP2 SP ETP2", TP2_SP_ETP2, {}),
-        (f"{kind} PP2 VPP2", PP2_VPP2, {}),
-        (f"{kind} CP2", CP2, {}),
-    )
-}
-COVERING |= _FAMILIES | {
-    "glm4 PP2, one layer first": Layout(
-        kind="glm4", parallel=PP2, megatron={"num_layers_in_first_pipeline_stage": 1, "num_layers_in_last_pipeline_stage": 3}
-    ),
-}
+# Dense first layers, shared experts and routers with a bias, which moves in one of the two kinds.
+_FIRST_ALONE = {"num_layers_in_first_pipeline_stage": 1, "num_layers_in_last_pipeline_stage": 3}
+_MOVING = {"moe_router_bias_update_rate": 0.01}
+for _kind, _options in (("glm4", {}), ("glm4_odd", _MOVING)):
+    COVERING |= {
+        _kind: Layout(kind=_kind, tokens=4096, megatron=_options),
+        f"{_kind} EP2": Layout(kind=_kind, parallel=EP2, megatron=_options),
+        f"{_kind} TP2 SP EP2, recompute": Layout(kind=_kind, parallel=TP2_SP_EP2, megatron={**RECOMPUTE, **_options}),
+        f"{_kind} TP2 SP ETP2": Layout(kind=_kind, parallel=TP2_SP_ETP2, megatron=_options),
+        f"{_kind} PP2 VPP2": Layout(kind=_kind, parallel=PP2_VPP2, megatron=_options),
+        f"{_kind} PP2, one layer first": Layout(kind=_kind, parallel=PP2, megatron={**_FIRST_ALONE, **_options}),
+        f"{_kind} CP2": Layout(kind=_kind, parallel=CP2, megatron=_options),
+    }
 LAYOUTS = COVERING | REPEATING
 
 

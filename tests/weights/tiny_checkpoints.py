@@ -54,7 +54,8 @@ def build(kind: str) -> PreTrainedModel:
         groups = {"n_group": 3, "topk_group": 2, "num_experts_per_tok": 4} if is_odd else {"num_experts_per_tok": 2}
         experts = {"n_routed_experts": 6, "moe_intermediate_size": 12, "n_shared_experts": 1 + is_odd, **groups}
         has = {"use_qk_norm": not is_odd, "attention_bias": not is_odd, "first_k_dense_replace": 1 - is_odd}
-        model = Glm4MoeForCausalLM(Glm4MoeConfig(**_SHAPE, **experts, **has, num_key_value_heads=4, head_dim=8))
+        sizes = {**_SHAPE, "num_key_value_heads": 4, "head_dim": 8, "num_nextn_predict_layers": 0}
+        model = Glm4MoeForCausalLM(Glm4MoeConfig(**sizes, **experts, **has))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
         model = MixtralForCausalLM(MixtralConfig(**_SHAPE, **experts, num_key_value_heads=4, sliding_window=None))

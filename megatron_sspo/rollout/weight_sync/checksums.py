@@ -51,7 +51,11 @@ class Checksums:
         dtype: torch.dtype | None = None,
         on_gpu: bool | None = None,
     ) -> None:
-        fields = load_family(config).transformer_fields(config)  # with the family's defaults, as in SGLang
+        family = load_family(config)
+        fields = family.transformer_fields(config)  # with the family's defaults, as in SGLang
+        names = family.expert_names
+        # SGLang keeps a router that has a bias in float32, and so the bias
+        self._in_float32 = (f".{names.router}.weight", f".{names.bias}") if names and names.bias else ()
         self._num_experts: int = fields.get("num_moe_experts", 0)
         self._num_key_value_heads: int = fields["num_query_groups"]
         self._tp_size, self._dtype = tp_size, dtype
@@ -95,7 +99,9 @@ class Checksums:
             )
 
     def _add(self, name: str, tensor: Tensor) -> None:
-        if self._dtype is not None:
+        if name.endswith(self._in_float32):
+            tensor = tensor.float()
+        elif self._dtype is not None:
             tensor = tensor.to(self._dtype)
         fused, place, dimension = name, 0, None
         for pattern, replacement, order, shard_dim in _RULES:
