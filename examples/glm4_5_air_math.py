@@ -8,7 +8,7 @@ from megatron_sspo.run import Parallel, Run
 
 
 def recipe() -> Run:
-    """Uses 32 GPUs: two stages of 23 layers, attention on 4 of 16, experts over these 16, as is the optimizer's state."""
+    """Uses 32 GPUs: two stages of 23 layers, attention cut over 4 of a stage's 16 GPUs, experts over all of them."""
     return paper(
         "glm4_5_air_math",
         "GLM-4.5-Air",

@@ -49,7 +49,7 @@ def wrap_in_ddp(transformer: TransformerConfig, ddp: DistributedDataParallelConf
 
 
 def _in_bfloat16(transformer: TransformerConfig, chunk: Any) -> Float16Module:
-    """Wraps a chunk in bfloat16, whose routers keep their biases and counts of tokens in float32: Megatron rounds both."""
+    """Wraps a chunk in bfloat16. Its routers keep biases and counts of tokens in float32; Megatron would round both."""
     routers = [module for module in chunk.modules() if isinstance(module, TopKRouter)]
     buffers = [dict(router.named_buffers(recurse=False)) for router in routers]
     wrapped = Float16Module(transformer, chunk)

@@ -173,7 +173,7 @@ def rows(
     experts: ExpertNames | None = None,
     num_dense: int = 0,
 ) -> list[ParameterMap]:
-    """Returns the rows of a model whose layers have experts, except for the first `num_dense`; or whose layers do not."""
+    """Returns the rows of a model whose layers have experts, except for the first `num_dense`, or have none."""
 
     def layer_rows(layer: int) -> list[ParameterMap]:
         is_dense = experts is None or layer < num_dense

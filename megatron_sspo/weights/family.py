@@ -11,8 +11,8 @@ from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.weights.table import ParameterMap
 
 _FOLDER = "weights/families"
-# The fields with the number of experts. Mixtral has the second one, and so has Qwen3 as Transformers 5 writes it; GLM has
-# the third.
+# The fields with the number of experts. Mixtral has the second one, and so has Qwen3 as Transformers 5 writes it. GLM
+# has the third.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 # the remedy for quantized weights
 DEQUANTIZE = (

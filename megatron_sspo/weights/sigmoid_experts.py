@@ -1,8 +1,8 @@
 """Experts as in DeepSeek-V3: chosen by sigmoid scores and a bias, perhaps in groups, beside experts for all tokens.
 
-A token's score of expert e is s_e = σ(w_e · x). The experts with the largest s_e + b_e are chosen, and weighted by their
-s_e, which are divided by their sum and multiplied by a factor. No gradient reaches the bias b: Megatron moves it outside
-of the optimizer, so that all experts get tokens.
+A token's score of expert e is s_e = σ(w_e · x). The experts with the largest s_e + b_e are chosen, and weighted by
+their s_e, which are divided by their sum and multiplied by a factor. No gradient reaches the bias b: Megatron moves it
+outside of the optimizer, so that all experts get tokens.
 """
 
 from typing import Any

@@ -320,7 +320,7 @@ def test_fields_that_every_family_refuses(base, field, value):
         (LLAMA, {"rope_scaling": LLAMA3_SCALING, "original_max_position_embeddings": 4096}, "position_embeddings 4096"),
         (LLAMA, {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         (GLM_4_5_AIR, {"norm_topk_prob": False}, "norm_topk_prob False"),
-        (GLM_4_5_AIR, {"n_group": 4, "topk_group": 2}, "num_experts_per_tok 8 and topk_group 2, .* by their best 4 and"),
+        (GLM_4_5_AIR, {"n_group": 4, "topk_group": 2}, "num_experts_per_tok 8 and topk_group 2, .* by their best 4"),
         (GLM_4_5_AIR, {"first_k_dense_replace": -1}, "first_k_dense_replace -1; it must be a positive integer"),
         (LLAMA, {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "each of full_attention"),
     ],

@@ -113,7 +113,7 @@ def quantize(source: str | Path, destination: str | Path, *, config_folder: Path
 
 
 class _Reader:
-    """Reads rows of a folder's tensors, and casts them unless the dtype is None; those of `own` have their own dtypes."""
+    """Reads rows of a folder's tensors, and casts them unless the dtype is None; tensors of `own` keep their own."""
 
     advance: Callable[[int], object]  # called with each number of bytes that were read
 

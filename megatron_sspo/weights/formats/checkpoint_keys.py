@@ -51,9 +51,9 @@ class CheckpointKeys:
         return self._in_layer(layer, match[2])
 
     def _in_layer(self, layer: int, rest: str, index: Sequence[int] = ()) -> list[Location]:
-        """Returns two locations: stacked over the layers, as Megatron writes if all are alike, and with a key per layer.
+        """Returns a stacked location, as Megatron writes if all layers are alike, and one with a key per layer.
 
-        If some layers have experts and others do not, only the second is known to Megatron.
+        If some layers have experts and others do not, Megatron knows the second alone.
         """
         stacked = Location(f"decoder.layers.{rest}", (layer, *index))
         alone = Location(f"decoder.layers.{layer}.{rest}", tuple(index))
