@@ -204,16 +204,22 @@ REPEATING = {
 # Dense first layers, shared experts and routers with a bias, which moves in one of the two kinds.
 _FIRST_ALONE = {"num_layers_in_first_pipeline_stage": 1, "num_layers_in_last_pipeline_stage": 3}
 _MOVING = {"moe_router_bias_update_rate": 0.01}
-for _kind, _options in (("glm4", {}), ("glm4_odd", _MOVING)):
-    COVERING |= {
-        _kind: Layout(kind=_kind, tokens=4096, megatron=_options),
-        f"{_kind} EP2": Layout(kind=_kind, parallel=EP2, megatron=_options),
-        f"{_kind} TP2 SP EP2, recompute": Layout(kind=_kind, parallel=TP2_SP_EP2, megatron={**RECOMPUTE, **_options}),
-        f"{_kind} TP2 SP ETP2": Layout(kind=_kind, parallel=TP2_SP_ETP2, megatron=_options),
-        f"{_kind} PP2 VPP2": Layout(kind=_kind, parallel=PP2_VPP2, megatron=_options),
-        f"{_kind} PP2, one layer first": Layout(kind=_kind, parallel=PP2, megatron={**_FIRST_ALONE, **_options}),
-        f"{_kind} CP2": Layout(kind=_kind, parallel=CP2, megatron=_options),
+
+
+def _of_glm(kind: str, **options: Any) -> dict[str, Layout]:
+    return {
+        kind: Layout(kind=kind, tokens=4096, megatron=options),
+        f"{kind} EP2": Layout(kind=kind, parallel=EP2, megatron=options),
+        f"{kind} TP2 SP EP2, recompute": Layout(kind=kind, parallel=TP2_SP_EP2, megatron={**RECOMPUTE, **options}),
+        f"{kind} TP2 SP ETP2": Layout(kind=kind, parallel=TP2_SP_ETP2, megatron=options),
+        f"{kind} PP2 VPP2": Layout(kind=kind, parallel=PP2_VPP2, megatron=options),
+        f"{kind} PP2, one layer first": Layout(kind=kind, parallel=PP2, megatron={**_FIRST_ALONE, **options}),
+        f"{kind} CP2": Layout(kind=kind, parallel=CP2, megatron=options),
     }
+
+
+COVERING |= _of_glm("glm4")
+REPEATING |= _of_glm("glm4_odd", **_MOVING)
 LAYOUTS = COVERING | REPEATING
 
 

@@ -85,7 +85,7 @@ def build(kind: str) -> PreTrainedModel:
     else:
         model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=kind == "tied", **sizes))
     for name, parameter in model.named_parameters():
-        # Biases of mean 1 and norms of keys would make all keys of a head nearly equal. The gradient of the norms is then
+        # Biases of mean 1 and norms of keys make all keys of a head nearly equal. The gradient of the norms is then
         # a difference of nearly equal sums: in Transformers' own float32 9e-6 from float64, and with mean 0 1.5e-6.
         mean, std = (1.0, 0.1) if "norm" in name else (0.0, 0.08)
         torch.nn.init.normal_(parameter, mean, std)
