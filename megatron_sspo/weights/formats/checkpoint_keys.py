@@ -74,18 +74,19 @@ class CheckpointKeys:
         Megatron requires these keys for every dtype, and does not load a checkpoint without them.
         """
         leading = self.leading_sizes()
-        locations = {(at.key, at.index) for name in self._names for at in self.locations(name) if _is_stacked(at)}
+        found = (at for name in self._names for at in self.locations(name))
+        locations = {(at.key, at.index) for at in found if not self._are_alike or _is_stacked(at)}
         for key, index in [pair for pair in locations if pair[0].endswith(".self_attention.linear_qkv.weight")]:
             attention = key.replace(".linear_qkv.", ".core_attention.")
             locations.add((attention, index))
             leading[attention] = leading[key]
-        found = []
+        keys = []
         for key, index in sorted(locations):
             module, _, parameter = key.rpartition(".")
             if parameter == "weight":
                 number, count = (".".join(map(str, values)) for values in (index or (0,), leading[key] or (1,)))
-                found.append(f"{module}._extra_state/shard_{number}_{count}")
-        return found
+                keys.append(f"{module}._extra_state/shard_{number}_{count}")
+        return keys
 
 
 def _is_stacked(location: Location) -> bool:
