@@ -269,12 +269,21 @@ def check(run: Run) -> Run:
         *_contradictions_of_layouts(run),
         *_contradictions_of_log_probs(run),
         *_contradictions_of_offload(run),
+        *_contradictions_of_adapters(run),
     ]
     if found:
         raise UserError(found[0])
     if run.warm_start:
         check_reference(run)
     return run
+
+
+def _contradictions_of_adapters(run: Run) -> Iterator[str]:
+    if run.lora and (rate := run.megatron.get("moe_router_bias_update_rate")):
+        yield (
+            f"megatron.moe_router_bias_update_rate is {describe_value(rate)} with lora: an adapter has no biases of "
+            "routers, so leave one of them out"
+        )
 
 
 def check_reference(run: Run) -> None:

@@ -30,7 +30,8 @@ class Sizes:
             rank's tokens; 0 where there are no masks, with neither context parallelism nor shared prompts.
         heads, groups: numbers of query heads and of key-value heads; query_width, kv_width: × head_dim.
         experts, chosen: numbers of experts and of experts per token; 0 in a dense layer.
-        ffn_width: width of the MLP or of an expert.
+        ffn_width: width of the MLP or of an expert; shared_width: that of the experts which every token passes.
+        has_sigmoid: whether a sigmoid chooses the experts, and not a softmax.
         expert_rows: (token, expert) pairs that this rank computes if all experts are used equally.
     """
 
@@ -48,6 +49,8 @@ class Sizes:
     experts: int
     chosen: int
     expert_rows: int
+    shared_width: int
+    has_sigmoid: bool
     has_qk_norm: bool
 
 
@@ -88,6 +91,8 @@ def sizes(
         experts=experts,
         chosen=chosen,
         expert_rows=rows * chosen * parallel.expert_tensor,
+        shared_width=-(-(experts and architecture.get("moe_shared_expert_intermediate_size", 0)) // tensor),
+        has_sigmoid=architecture.get("moe_router_score_function") == "sigmoid",
         has_qk_norm=bool(architecture.get("qk_layernorm")),
     )
 
@@ -119,9 +124,10 @@ def rotation_bytes(s: Sizes, itemsize: int) -> int:
 
 def _experts(s: Sizes, itemsize: int) -> int:
     # the router: its input, the chosen experts' logits, indices and probabilities, and the routing map
-    router = s.rows * (itemsize * s.hidden + 24 * s.chosen + 5 * s.experts)
+    router = s.rows * (itemsize * s.hidden + 24 * s.chosen + (9 if s.has_sigmoid else 5) * s.experts)
+    shared = itemsize * s.inner_rows * 5 * s.shared_width  # their input is the router's
     # per pair: its input, fc1's output (2 · ffn_width), silu, up, their product, the weighted product, the weight
-    return router + s.expert_rows * (itemsize * (s.hidden + 6 * s.ffn_width) + 4)
+    return router + shared + s.expert_rows * (itemsize * (s.hidden + 6 * s.ffn_width) + 4)
 
 
 def _mlp(s: Sizes, itemsize: int) -> int:

@@ -1,7 +1,7 @@
 """The memory of a rank: weights, gradients, optimizer, activations, logits, and the embedded engine."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from megatron_sspo.memory.parameters import (
     ParameterCount,
     count_all,
     count_per_stage,
-    layers_per_stage,
+    layers_of_stages,
     padded_vocab_size,
 )
 from megatron_sspo.run import Parallel, Run
@@ -121,25 +121,32 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     architecture = family.transformer_fields(config)
     counts = count_per_stage(family, config, parallel, run.megatron)
     trained = _count_trained(run, config)
-    layers = layers_per_stage(architecture["num_layers"], parallel, run.megatron)
+    layers = layers_of_stages(architecture["num_layers"], parallel, run.megatron)
     itemsize = ITEMSIZE[run.model.dtype]
     gradient_itemsize = 4 if run.ddp.get("grad_reduce_in_fp32", True) else itemsize
     state_itemsize = 8 if itemsize == 4 else 12  # two moments, and main weights for a 16-bit model
     on_gpu = 1 - run.optimizer.offload
     # Transformer Engine has no masks, and copies of keys are made again for the backward pass
     shares = not on_cuda and run.share_prompts is not False
-    sizes = activations.sizes(
-        architecture,
-        parallel,
-        run.tokens_per_microbatch,
-        run.prompts.max_tokens,
-        run.rollouts.sampling.max_tokens,
-        run.rollouts.group_size if shares else 1,
+    sizes, dense = (
+        activations.sizes(
+            {**architecture, **changes},
+            parallel,
+            run.tokens_per_microbatch,
+            run.prompts.max_tokens,
+            run.rollouts.sampling.max_tokens,
+            run.rollouts.group_size if shares else 1,
+        )
+        for changes in ({}, {"num_moe_experts": None})
     )
+    pattern = architecture.get("moe_layer_freq")
+    dense_layers = {number for number, has in enumerate(pattern) if not has} if isinstance(pattern, list) else set()
     found = []
     for stage, count in enumerate(counts):
         is_last = stage == len(counts) - 1
-        kept, working = _activations(run, sizes, layers[stage], stage, itemsize, use_te=on_cuda)
+        num_dense = len(dense_layers & {*layers[stage]})
+        of_layers = [dense] * num_dense + [sizes] * (len(layers[stage]) - num_dense)
+        kept, working = _activations(run, of_layers, stage, itemsize, use_te=on_cuda)
         logits = 0
         if is_last:
             kept += activations.norm_bytes(sizes.rows, sizes.hidden, 1, itemsize, use_te=on_cuda)
@@ -226,11 +233,17 @@ def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:
 
 
 def _activations(
-    run: Run, sizes: activations.Sizes, num_layers: int, stage: int, itemsize: int, *, use_te: bool
+    run: Run, layers: Sequence[activations.Sizes], stage: int, itemsize: int, *, use_te: bool
 ) -> tuple[int, int]:
-    """Returns what the microbatches in flight keep, and what a layer needs in addition while it is computed."""
-    full = activations.layer_bytes(sizes, itemsize, use_te=use_te)
-    boundary, working = activations.boundary_bytes(sizes, itemsize), activations.working_bytes(sizes, itemsize)
+    """Returns what the microbatches in flight keep, and what a layer needs in addition while it is computed.
+
+    Args:
+        layers: the sizes of each layer of the stage.
+    """
+    num_layers, sizes = len(layers), layers[-1]
+    full = sum(activations.layer_bytes(each, itemsize, use_te=use_te) for each in layers) // num_layers
+    boundary = activations.boundary_bytes(sizes, itemsize)
+    working = max(activations.working_bytes(each, itemsize) for each in layers)
     in_flight = _layers_in_flight(run.parallel, num_layers, stage)
     chunks = in_flight * run.parallel.virtual_pipeline / num_layers
     rotations = round(chunks * activations.rotation_bytes(sizes, itemsize))

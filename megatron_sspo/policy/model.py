@@ -132,6 +132,7 @@ def _expert_fields(
     return {
         "moe_router_load_balancing_type": "none",  # an auxiliary loss is not part of the objective
         "moe_aux_loss_coeff": 0.0,
+        "moe_router_bias_update_rate": 0.0,  # so that routes change by gradients alone
         "moe_router_dtype": "fp32",
         "moe_enable_routing_replay": routing_replay,
     }
@@ -185,7 +186,7 @@ def _replace_local_modules(spec: Any, transformer: TransformerConfig) -> None:
     for layer in spec.layer_specs:
         parts = layer.submodules
         parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-        if transformer.num_moe_experts:
+        if getattr(parts.mlp, "module", None) is MoELayer:
             # In checkpoints the norm before experts keeps its own name, as in Transformer Engine's spec. The local spec
             # would rename it as if it were fused into a dense MLP.
             parts.sharded_state_dict_keys_map.pop("pre_mlp_layernorm.", None)

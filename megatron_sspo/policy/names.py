@@ -15,8 +15,14 @@ _TRANSFORMER_ENGINE = (
 )
 
 
-def logical_parameters(chunks: Sequence[Any]) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Yields (logical name, parameter) for every parameter that this process holds.
+def weights_of(chunk: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields (name, tensor) for the parameters of a chunk and for its routers' biases, which are buffers."""
+    yield from chunk.named_parameters()
+    yield from ((name, buffer) for name, buffer in chunk.named_buffers() if name.endswith(".expert_bias"))
+
+
+def logical_parameters(chunks: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields (logical name, tensor) for every parameter that this process holds, and for its routers' biases.
 
     Layers and experts are numbered over the whole model. With tied embeddings, the last pipeline stage keeps the output
     layer as a copy; it has the name of the embedding.
@@ -24,7 +30,7 @@ def logical_parameters(chunks: Sequence[Any]) -> Iterator[tuple[str, torch.nn.Pa
     for chunk in chunks:
         layer_numbers = [layer.layer_number - 1 for layer in chunk.decoder.layers]
         tied = chunk.share_embeddings_and_output_weights
-        for name, parameter in chunk.named_parameters():
+        for name, parameter in weights_of(chunk):
             yield _logical_name(name, layer_numbers, chunk.config.num_moe_experts, tied=tied), parameter
 
 

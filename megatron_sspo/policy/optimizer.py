@@ -7,6 +7,7 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
@@ -36,7 +37,7 @@ def ddp_config(options: Mapping[str, Any], parallel: Parallel) -> DistributedDat
 def wrap_in_ddp(transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chunks: Sequence[Any]) -> list[Any]:
     """Wraps the chunks in DDP."""
     if transformer.bf16:
-        chunks = [Float16Module(transformer, chunk) for chunk in chunks]
+        chunks = [_in_bfloat16(transformer, chunk) for chunk in chunks]
     wrapped = [
         DistributedDataParallel(transformer, ddp, chunk, disable_bucketing=number > 0)
         for number, chunk in enumerate(chunks)
@@ -44,6 +45,17 @@ def wrap_in_ddp(transformer: TransformerConfig, ddp: DistributedDataParallelConf
     no_sync = [chunk.no_sync for chunk in wrapped]
     transformer.finalize_model_grads_func = finalize_model_grads
     transformer.no_sync_func = no_sync if len(no_sync) > 1 else no_sync[0]  # pyright: ignore
+    return wrapped
+
+
+def _in_bfloat16(transformer: TransformerConfig, chunk: Any) -> Float16Module:
+    """Wraps a chunk in bfloat16. Its routers keep biases and counts of tokens in float32; Megatron would round both."""
+    routers = [module for module in chunk.modules() if isinstance(module, TopKRouter)]
+    buffers = [dict(router.named_buffers(recurse=False)) for router in routers]
+    wrapped = Float16Module(transformer, chunk)
+    for router, kept in zip(routers, buffers, strict=True):
+        for name, buffer in kept.items():
+            setattr(router, name, buffer)
     return wrapped
 
 

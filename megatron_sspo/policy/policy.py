@@ -22,7 +22,7 @@ from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
-from megatron_sspo.policy.names import logical_parameters
+from megatron_sspo.policy.names import logical_parameters, weights_of
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.schedule import Schedule
@@ -109,7 +109,7 @@ class Policy:
             self._gather_plan.parameters = self.adapters.merged(self._gather_plan.parameters)
         # the reference policy's weights, kept on the host because they are not used most of the time
         keeps_reference = run.needs_reference and not run.lora
-        parameters = [p for chunk in chunks for p in chunk.parameters()] if keeps_reference else []
+        parameters = [weight for chunk in chunks for _, weight in weights_of(chunk)] if keeps_reference else []
         self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
         routing = _routing_replay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
@@ -178,7 +178,7 @@ class Policy:
         if self.adapters:
             with self.adapters.off():
                 return self._reference_values(batches)
-        parameters = [parameter for chunk in self.chunks for parameter in chunk.parameters()]
+        parameters = [weight for chunk in self.chunks for _, weight in weights_of(chunk)]
         current = [parameter.detach().cpu().clone() for parameter in parameters]
         try:
             _copy(self._reference, parameters)

@@ -60,6 +60,9 @@ class RouterLoad:
     def _count(self, router: Any, _: Any, output: tuple[torch.Tensor, torch.Tensor]) -> None:
         if self._uses is not None:
             self._tokens[router.layer_number - 1] += (output[1] * self._uses[:, None]).sum(dim=0)
+        if router.expert_bias is not None and torch.is_grad_enabled():
+            # by which Megatron moves the bias; its own count has padding, and tokens of a shared prompt once
+            router.local_tokens_per_expert.copy_(self._tokens[router.layer_number - 1])
 
     def metrics(self, *, num_microbatches: int) -> dict[str, float]:
         """Returns the metrics of the update; none for a model without experts. A collective.

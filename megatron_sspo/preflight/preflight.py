@@ -58,7 +58,7 @@ def preflight(
     check_trackers(run.tracking)
     tokenizer = load_tokenizer(model)
     reward = _check_plugins(run, tokenizer)
-    _check_weights(model, config, run.model.init)
+    _check_weights(model, config, run.model.init, log)
     if line := describe_end_of_turn(model, tokenizer):
         log(line)
     _check_data(run, config, tokenizer, reward, checkpoint, log)
@@ -96,14 +96,16 @@ def _check_plugins(run: Run, tokenizer: Any) -> Callable[..., Reward]:
     return check_plugin("reward", run.reward, run.reward_options)
 
 
-def _check_weights(model: Path, config: Mapping[str, Any], init: str) -> None:
-    """Checks that the model's folder has all tensors of its family."""
+def _check_weights(model: Path, config: Mapping[str, Any], init: str, log: Callable[[str], None]) -> None:
+    """Checks that the model's folder has all tensors of its family, and says which others it has."""
     if init == "random":
         load_family(config, model)
         return
     with open_folder(model) as folder:
         family = load_family(folder.config, folder.config_folder)
         folder.check(family.rows(folder.config, size(folder.config, "vocab_size")))
+        if line := folder.describe_left_out():
+            log(line)
 
 
 def _check_data(

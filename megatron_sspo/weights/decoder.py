@@ -4,7 +4,7 @@ The order is that of `Family`: checks of config.json, Megatron's arguments, rows
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -121,11 +121,14 @@ def transformer_fields(
     }
 
 
-def expert_fields(config: Config, names: ExpertNames, *, pre_softmax: bool) -> dict[str, Any]:
-    """Returns further arguments of TransformerConfig for experts in every layer, chosen by a softmax.
+def expert_fields(
+    config: Config, names: ExpertNames, *, pre_softmax: bool = False, num_dense: int = 0
+) -> dict[str, Any]:
+    """Returns further arguments of TransformerConfig for experts that are chosen by a softmax.
 
     Args:
         pre_softmax: whether the softmax is over all experts, instead of over the logits of the chosen ones.
+        num_dense: the number of first layers without experts.
     """
     chosen = size(config, "num_experts_per_tok")
     if chosen == 1 and not pre_softmax:
@@ -136,11 +139,16 @@ def expert_fields(config: Config, names: ExpertNames, *, pre_softmax: bool) -> d
     return {
         "num_moe_experts": size(config, *EXPERTS),
         "moe_ffn_hidden_size": size(config, names.width),
-        "moe_layer_freq": 1,
+        "moe_layer_freq": _with_experts(config, num_dense) if num_dense else 1,
         "moe_router_topk": chosen,
         "moe_router_score_function": "softmax",
         "moe_router_pre_softmax": pre_softmax,
     }
+
+
+def _with_experts(config: Config, num_dense: int) -> list[int]:
+    """Returns 1 for each layer with experts, and 0 for each of the first `num_dense` layers."""
+    return [int(layer >= num_dense) for layer in range(size(config, "num_hidden_layers"))]
 
 
 def model_fields(config: Config, *, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
@@ -163,11 +171,13 @@ def rows(
     *,
     attention: Attention = _PLAIN_ATTENTION,
     experts: ExpertNames | None = None,
+    num_dense: int = 0,
 ) -> list[ParameterMap]:
-    """Returns the rows of a model whose layers all have experts, or none."""
+    """Returns the rows of a model whose layers have experts, except for the first `num_dense`, or have none."""
 
     def layer_rows(layer: int) -> list[ParameterMap]:
-        mlp = mlp_rows(config, layer) if experts is None else expert_rows(config, layer, experts)
+        is_dense = experts is None or layer < num_dense
+        mlp = mlp_rows(config, layer) if is_dense else expert_rows(config, layer, experts)
         return [*attention_rows(config, layer, attention), *mlp]
 
     return model_rows(config, padded_vocab_size, layer_rows)
@@ -231,21 +241,34 @@ def mlp_rows(config: Config, layer: int) -> list[ParameterMap]:
 
 
 def expert_rows(config: Config, layer: int, names: ExpertNames) -> list[ParameterMap]:
-    """Returns the rows of one layer's router and experts."""
+    """Returns the rows of one layer's router, its experts and those that all tokens share."""
     megatron, hf = f"decoder.layers.{layer}.mlp", f"model.layers.{layer}"
     num_experts = size(config, *EXPERTS)
     shape = (num_experts, size(config, "hidden_size"))
     found = [replicated(f"{megatron}.router.weight", f"{hf}.{names.router}.weight", shape)]
+    if names.bias:
+        bias = replicated(f"{megatron}.router.expert_bias", f"{hf}.{names.bias}", shape[:1])
+        found.append(replace(bias, dtype=torch.float32))
     for e in range(num_experts):
         modules = tuple(f"{hf}.{module.format(e=e)}.weight" for module in (names.gate, names.up, names.down))
         found += _gated_rows(config, f"{megatron}.experts.{e}", modules, names.width, "expert_tensor")
+    if names.shared:
+        modules = tuple(f"{hf}.{names.shared}.{part}_proj.weight" for part in ("gate", "up", "down"))
+        count = size(config, "n_shared_experts", default=1)
+        found += _gated_rows(config, f"{megatron}.shared_experts", modules, names.width, "tensor", count)
     return found
 
 
-def _gated_rows(config: Config, megatron: str, hf: Sequence[str], width_field: str, group: Group) -> list[ParameterMap]:
-    """Returns the rows of linear_fc1 and linear_fc2 of the module `megatron`, from gate, up and down."""
+def _gated_rows(
+    config: Config, megatron: str, hf: Sequence[str], width_field: str, group: Group, count: int = 1
+) -> list[ParameterMap]:
+    """Returns the rows of linear_fc1 and linear_fc2 of the module `megatron`, from gate, up and down.
+
+    Args:
+        width_field: the field of config.json with the intermediate size, of which the module has `count`.
+    """
     gate, up, down = hf
-    hidden, width = size(config, "hidden_size"), size(config, width_field)
+    hidden, width = size(config, "hidden_size"), count * size(config, width_field)
     return [
         gate_up(f"{megatron}.linear_fc1.weight", (gate, up), (width, hidden), width_field, group),
         row_parallel(f"{megatron}.linear_fc2.weight", down, (hidden, width), width_field, group),

@@ -11,8 +11,9 @@ from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.weights.table import ParameterMap
 
 _FOLDER = "weights/families"
-# The fields with the number of experts. Mixtral has the second one, and so has Qwen3 as Transformers 5 writes it.
-EXPERTS = ("num_experts", "num_local_experts")
+# The fields with the number of experts. Mixtral has the second one, and so has Qwen3 as Transformers 5 writes it. GLM
+# has the third.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 # the remedy for quantized weights
 DEQUANTIZE = (
     "get the model in bfloat16, or load it by its own config.json with Transformers, call the model's dequantize(), "
@@ -28,6 +29,8 @@ class ExpertNames:
 
     Attributes:
         width: the field of config.json with the intermediate size of an expert.
+        bias: the tensor that is added to the router's scores to choose experts, and to nothing else; "": none.
+        shared: the module of the shared experts; "": none.
     """
 
     router: str
@@ -35,6 +38,8 @@ class ExpertNames:
     up: str
     down: str
     width: str
+    bias: str = ""
+    shared: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,7 @@ class GatherPlan:
     @property
     def num_bytes(self) -> int:
         """The size of all weights."""
-        return sum(map(row_size, self._pieces)) * self._sample.element_size()
+        return sum(row_size(row) * self._dtype(row[0]).itemsize for row in self._pieces)
 
     # ------------------------------------------------------------------ on every rank
 
@@ -115,7 +115,7 @@ class GatherPlan:
             from_owner = list(group)
             flat = self._packed(from_owner) if owner == dist.get_rank() else self._empty(from_owner)
             dist.broadcast(flat, src=owner)
-            received |= _unpacked(flat, from_owner)
+            received |= self._unpacked(flat, from_owner)
         yield from _whole(bucket, received)
 
     # ------------------------------------------------------------------ on one rank each
@@ -144,7 +144,7 @@ class GatherPlan:
         assigned = assign(self._pieces, max_collectors=max_collectors)
         for collector, rows in send_rounds(assigned, elements=self._elements(bucket_bytes)):
             entries = [
-                Entry(name, shape, self._sample.dtype)
+                Entry(name, shape, self._dtype(row[0]))
                 for row in rows
                 for name, shape in zip(row[0].row.hf, row[0].row.hf_shapes, strict=True)
             ]
@@ -167,32 +167,40 @@ class GatherPlan:
             assert work is not None  # this rank is in the group
             work.wait()
         for other, flat in flats.items():
-            own |= _unpacked(flat, by_source[other])
+            own |= self._unpacked(flat, by_source[other])
         return list(_whole(rows, own))
 
     # ------------------------------------------------------------------ messages
 
     def _packed(self, pieces: Sequence[Piece]) -> torch.Tensor:
-        return torch.cat([self.parameters[piece.row.name].detach().flatten() for piece in pieces])
+        """Returns pieces as one message of the model's dtype, whose elements a wider buffer takes several of."""
+        dtype = self._sample.dtype
+        return torch.cat([self.parameters[piece.row.name].detach().flatten().view(dtype) for piece in pieces])
 
     def _empty(self, pieces: Sequence[Piece]) -> torch.Tensor:
-        return self._sample.new_empty(sum(piece.size for piece in pieces))
+        return self._sample.new_empty(sum(self._num_elements(piece) for piece in pieces))
+
+    def _unpacked(self, flat: torch.Tensor, pieces: Sequence[Piece]) -> dict[tuple[str, Shard], torch.Tensor]:
+        found = {}
+        for piece, part in zip(pieces, flat.split([self._num_elements(piece) for piece in pieces]), strict=True):
+            if piece.row.dtype is not None:
+                part = part.clone().view(piece.row.dtype)  # of a copy, because a view has to be aligned
+            found[piece.row.name, piece.shard] = part.view(piece.row.shape(piece.shard[1]))
+        return found
+
+    def _num_elements(self, piece: Piece) -> int:
+        return piece.size * self._dtype(piece).itemsize // self._sample.element_size()
+
+    def _dtype(self, piece: Piece) -> torch.dtype:
+        return piece.row.dtype or self._sample.dtype
 
     @property
     def _sample(self) -> torch.Tensor:
-        """One of the parameters, which all have the same dtype and device."""
+        """One of the parameters, which all have the same dtype and device; a buffer may have a wider dtype."""
         return next(iter(self.parameters.values())).detach()
 
     def _elements(self, num_bytes: int) -> int:
         return -(-num_bytes // self._sample.element_size())
-
-
-def _unpacked(flat: torch.Tensor, pieces: Sequence[Piece]) -> dict[tuple[str, Shard], torch.Tensor]:
-    parts = flat.split([piece.size for piece in pieces])
-    return {
-        (piece.row.name, piece.shard): part.view(piece.row.shape(piece.shard[1]))
-        for piece, part in zip(pieces, parts, strict=True)
-    }
 
 
 def _whole(rows: Sequence[Row], pieces: Mapping[tuple[str, Shard], torch.Tensor]) -> Iterator[NamedTensor]:

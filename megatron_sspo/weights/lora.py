@@ -19,7 +19,7 @@ from megatron_sspo.weights.table import EvenSplit, ParameterMap, Read, Sharding
 PREFIX = "base_model.model."  # of PEFT's names
 _TARGETS = {
     "attention": (".self_attention.linear_qkv.weight", ".self_attention.linear_proj.weight"),
-    "mlp": (".mlp.linear_fc1.weight", ".mlp.linear_fc2.weight"),
+    "mlp": tuple(f".{module}.linear_{fc}.weight" for module in ("mlp", "shared_experts") for fc in ("fc1", "fc2")),
     "experts": (".linear_fc1.weight", ".linear_fc2.weight"),
 }
 

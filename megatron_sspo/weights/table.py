@@ -120,6 +120,7 @@ class ParameterMap:
     sharding: Sharding
     group: Group = "none"  # the parallel size that shards it; "none": every rank holds all of it
     copies: tuple[str, ...] = ()  # further names of the first source in a folder, such as a tied `lm_head.weight`
+    dtype: torch.dtype | None = None  # of a buffer that has it whatever the model's dtype is; None: the model's
 
     @property
     def dim(self) -> int:

@@ -35,6 +35,7 @@ _OF_DENSE = {
     "TP2 PP2": Parallel(tensor=2, pipeline=2),
 }
 LAYOUTS = {(kind, name): parallel for kind in EXPERTS for name, parallel in _OF_EXPERTS.items()}
+LAYOUTS |= {("glm4", name): _OF_EXPERTS[name] for name in ("TP1", "PP2 VPP2", "TP2 ETP2", "TP2 EP2")}
 LAYOUTS |= {(kind, name): parallel for kind in DENSE for name, parallel in _OF_DENSE.items()}
 TOKENS = torch.arange(3, 83)[None] % 97
 
@@ -105,7 +106,8 @@ def measure(kind, name, folders, checkpoints, batches, results):
     parallel = LAYOUTS[kind, name]
     output = results / f"{kind} {name}"
     device = initialize(parallel, seed=0)
-    policy = Policy(make_run(parallel), checkpoints / kind, device)
+    # a router's bias moves, too
+    policy = Policy(make_run(parallel, megatron={"moe_router_bias_update_rate": 0.01}), checkpoints / kind, device)
     source = policy.folder
     with torch.no_grad():
         expected = reference(folders / kind)(TOKENS).logits[0]

@@ -201,6 +201,25 @@ REPEATING = {
     "moe TP2 SP PP2": Layout(kind="moe", parallel=replace(TP2_SP, pipeline=2)),
     "tied TP2 PP2": Layout(kind="tied", parallel=replace(TP2, pipeline=2)),
 }
+# Dense first layers, shared experts and routers with a bias, which moves in one of the two kinds.
+_FIRST_ALONE = {"num_layers_in_first_pipeline_stage": 1, "num_layers_in_last_pipeline_stage": 3}
+_MOVING = {"moe_router_bias_update_rate": 0.01}
+
+
+def _of_glm(kind: str, **options: Any) -> dict[str, Layout]:
+    return {
+        kind: Layout(kind=kind, tokens=4096, megatron=options),
+        f"{kind} EP2": Layout(kind=kind, parallel=EP2, megatron=options),
+        f"{kind} TP2 SP EP2, recompute": Layout(kind=kind, parallel=TP2_SP_EP2, megatron={**RECOMPUTE, **options}),
+        f"{kind} TP2 SP ETP2": Layout(kind=kind, parallel=TP2_SP_ETP2, megatron=options),
+        f"{kind} PP2 VPP2": Layout(kind=kind, parallel=PP2_VPP2, megatron=options),
+        f"{kind} PP2, one layer first": Layout(kind=kind, parallel=PP2, megatron={**_FIRST_ALONE, **options}),
+        f"{kind} CP2": Layout(kind=kind, parallel=CP2, megatron=options),
+    }
+
+
+COVERING |= _of_glm("glm4")
+REPEATING |= _of_glm("glm4_odd", **_MOVING)
 LAYOUTS = COVERING | REPEATING
 
 
@@ -214,6 +233,7 @@ ADAPTED = {
     "lora dense": _adapted("dense", tokens=4096),
     "lora one_group": _adapted("one_group", tokens=4096),
     "lora tied": _adapted("tied", tokens=4096),
+    "lora glm4": _adapted("glm4", tokens=4096),
     "lora moe, recompute": _adapted("moe", megatron=RECOMPUTE),
     "lora moe DP2": _adapted("moe", DP2),
     "lora moe DP2, not distributed": _adapted("moe", DP2, ddp=NOT_DISTRIBUTED),
@@ -224,6 +244,7 @@ ADAPTED = {
     "lora dense TP2": _adapted("dense", TP2),
     "lora dense TP2 SP": _adapted("dense", TP2_SP),
     "lora one_group TP2 SP": _adapted("one_group", TP2_SP),
+    "lora glm4 TP2 SP EP2": _adapted("glm4", TP2_SP_EP2),
     "lora moe PP2 VPP2": _adapted("moe", PP2_VPP2),
     "lora tied PP2": _adapted("tied", PP2),
     "lora moe CP2": _adapted("moe", CP2),
@@ -489,12 +510,13 @@ def gather_gradients(policy: Any) -> dict[str, torch.Tensor]:
         gather = policy.adapters.gather_plan()
         gather.parameters = {name: parameter.main_grad for name, parameter in gather.parameters.items()}
         return {name: tensor.cpu().clone() for name, tensor in gather}
+    rows = {row.name: row for row in policy.rows if row.dtype is None}  # without buffers
     gradients: dict[str, torch.Tensor] = {}
     modules = [chunk.module for chunk in policy.chunks]
     for name, parameter in logical_parameters([getattr(module, "module", module) for module in modules]):
-        gradients.setdefault(name, parameter.main_grad)
-    rows = {row.name: row for row in policy.rows}
-    gather = GatherPlan(policy.rows, gradients, {name: shard_of(rows[name]) for name in gradients})
+        if name in rows:
+            gradients.setdefault(name, parameter.main_grad)
+    gather = GatherPlan(list(rows.values()), gradients, {name: shard_of(rows[name]) for name in gradients})
     return {name: tensor.cpu().clone() for name, tensor in gather}
 
 

@@ -25,6 +25,8 @@ EP2, TP2 = Parallel(data=2, expert=2), Parallel(tensor=2)
 PP2, PP2_VPP2 = Parallel(pipeline=2), Parallel(pipeline=2, virtual_pipeline=2)
 TP2_PP2, TP2_SP_PP2 = Parallel(tensor=2, pipeline=2), Parallel(tensor=2, sequence=True, pipeline=2)
 
+MOVING = {"moe_router_bias_update_rate": 0.01}  # of routers with a bias, which one kind has
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -41,6 +43,7 @@ class Step:
 STEPS = {
     # two processes
     "moe EP2": Step(kind="moe", parallel=EP2, offload=1.0),
+    "glm4 EP2": Step(kind="glm4", parallel=EP2),
     "tied PP2 VPP2": Step(kind="tied", parallel=PP2_VPP2),
     "one_group TP2": Step(kind="one_group", parallel=TP2),
     "dense PP2": Step(kind="dense", parallel=PP2, dtype="bfloat16"),
@@ -48,8 +51,10 @@ STEPS = {
     # four
     "moe EP2 to TP2 PP2": Step(kind="moe", parallel=TP2_SP_PP2, source="moe EP2", offload=0.5),
     "tied PP2 VPP2 to TP2 PP2": Step(kind="tied", parallel=TP2_PP2, source="tied PP2 VPP2"),
+    "glm4 EP2 to TP2 PP2": Step(kind="glm4", parallel=TP2_SP_PP2, source="glm4 EP2"),
     # one
     "moe TP2 PP2 to one process": Step(kind="moe", source="moe EP2 to TP2 PP2"),
+    "glm4 TP2 PP2 to one process": Step(kind="glm4", source="glm4 EP2 to TP2 PP2"),
     "tied TP2 PP2 to one process": Step(kind="tied", source="tied PP2 VPP2 to TP2 PP2"),
     "one_group TP2 to one process": Step(kind="one_group", source="one_group TP2", offload=1.0),
     "dense, small buckets, to one process": Step(kind="dense", source="dense, small buckets"),
@@ -89,8 +94,13 @@ def take(name: str, device: torch.device, folders: Path, batches: Path, results:
     step = STEPS[name]
     batch = read_batch(batches / f"{step.kind} ragged.npz")
     model = Model(path="", dtype=step.dtype)  # pyright: ignore
-    optimizer = replace(OPTIMIZER, offload=step.offload)
-    policy = make_policy(folders / step.kind, device, step.parallel, model=model, ddp=step.ddp, optimizer=optimizer)
+    fields = {
+        "model": model,
+        "ddp": step.ddp,
+        "megatron": MOVING,
+        "optimizer": replace(OPTIMIZER, offload=step.offload),
+    }
+    policy = make_policy(folders / step.kind, device, step.parallel, **fields)
     if step.source:
         policy.load_resharded(results / step.source)
     else:
@@ -111,7 +121,7 @@ def take(name: str, device: torch.device, folders: Path, batches: Path, results:
     if step.dtype == "float32":  # layouts round bfloat16 differently
         update(policy)
         update(policy)
-        update(make_policy(results / f"{origin(name)}, exported", device, step.parallel, model=model, ddp=step.ddp))
+        update(make_policy(results / f"{origin(name)}, exported", device, step.parallel, **fields))
     if dist.get_rank() == 0:
         torch.save(
             [((r.loss, r.grad_norm, r.learning_rate), gradient) for r, gradient in found], results / f"{name}.pt"

@@ -19,7 +19,7 @@ every_layout = pytest.mark.parametrize(("kind", "name"), converted.LAYOUTS)
 def results(folders, batches, tmp_path_factory):
     """(kind, layout) -> the folder of what was measured and written for it."""
     checkpoints, root = tmp_path_factory.mktemp("checkpoints"), tmp_path_factory.mktemp("converted")
-    for kind in converted.EXPERTS + converted.DENSE:
+    for kind in dict.fromkeys(kind for kind, _ in converted.LAYOUTS):
         convert(folders[kind], checkpoints / kind)
     launched = set()
 
@@ -54,4 +54,6 @@ def test_the_export_is_the_conversion_of_the_trainers_checkpoint(results, kind, 
     assert verify(folder / "exported", folder / "update-000001").differences == []
     assert (tmp_path / "converted" / "tokenizer.json").exists()
     moved = verify(folder / "exported", folders[kind])
-    assert len(moved.differences) == moved.num_tensors, "weights that the step did not move prove nothing"
+    still = moved.num_tensors - len(moved.differences)
+    unused = 12 if kind == "glm4" else 0  # the matrices of experts without a token
+    assert still == unused, "weights that the step did not move prove nothing"

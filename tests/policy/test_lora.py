@@ -19,7 +19,7 @@ from megatron_sspo.policy.policy import Policy
 from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.lora import factors_of
 
-KINDS = ("moe", "dense", "tied", "moe_odd", "mixtral", "qwen2")
+KINDS = ("moe", "dense", "tied", "moe_odd", "mixtral", "qwen2", "glm4")
 
 
 def policy_of(kind, folders, device, **fields):

@@ -12,7 +12,7 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 
 
-@pytest.mark.parametrize("kind", ["moe", "moe_odd", "mixtral", "dense", "tied", "qwen3", "qwen2"])
+@pytest.mark.parametrize("kind", ["moe", "moe_odd", "mixtral", "dense", "tied", "qwen3", "qwen2", "glm4", "glm4_odd"])
 @pytest.mark.parametrize("padded", [VOCAB_SIZE, 128])
 def test_loads_every_parameter(folders, device, tmp_path, kind, padded):
     from megatron.core import dist_checkpointing
@@ -30,7 +30,7 @@ def test_loads_every_parameter(folders, device, tmp_path, kind, padded):
         ),
         **{**family.model_fields(source.config), "vocab_size": padded},
     )
-    for parameter in model.parameters():
+    for _, parameter in logical_parameters([model]):
         parameter.data.fill_(float("nan"))
     model.load_state_dict(dist_checkpointing.load(model.sharded_state_dict(), str(tmp_path / "megatron")))
     rows = {row.name: row for row in family.rows(source.config, padded)}

@@ -8,6 +8,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -31,7 +33,7 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.lora import factors_of
 
-KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
+KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
 TEMPERATURE = 0.7
 CHAT_TEMPLATE = (  # w3 begins a message of the user, w4 one of the policy
@@ -67,14 +69,29 @@ def build(kind: str) -> PreTrainedModel:
         model = Qwen3ForCausalLM(Qwen3Config(head_dim=24, **sizes))
     elif kind == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **sizes))
+    elif kind == "glm4":  # as GLM-4.5
+        attention = {"head_dim": 16, "use_qk_norm": True, "attention_bias": True}
+        experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+        experts |= {"first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "n_shared_experts": 1}
+        model = Glm4MoeForCausalLM(Glm4MoeConfig(**attention, **experts, **sizes))
+    elif kind == "glm4_odd":  # every layer with experts, in groups
+        attention = {"head_dim": 32, "use_qk_norm": False, "attention_bias": False, "partial_rotary_factor": 0.25}
+        experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2}
+        experts |= {"first_k_dense_replace": 0, "moe_intermediate_size": 20, "n_shared_experts": 2}
+        model = Glm4MoeForCausalLM(Glm4MoeConfig(**attention, **experts, **sizes))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}
         model = MixtralForCausalLM(MixtralConfig(**experts, **sizes))
     else:
         model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=kind == "tied", **sizes))
-    for parameter in model.parameters():
-        mean, std = (1.0, 0.1) if parameter.ndim == 1 else (0.0, 0.08)
+    for name, parameter in model.named_parameters():
+        # Biases of mean 1 and norms of keys make all keys of a head nearly equal. The gradient of the norms is then
+        # a difference of nearly equal sums: in Transformers' own float32 9e-6 from float64, and with mean 0 1.5e-6.
+        mean, std = (1.0, 0.1) if "norm" in name else (0.0, 0.08)
         torch.nn.init.normal_(parameter, mean, std)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.1)
     return model.eval()
 
 
@@ -90,10 +107,11 @@ def save(kind: str, folder: Path) -> Path:
 
 def lora(kind: str, folder: Path) -> LoRA:
     """Returns adapters of all layers, to start from those of `save_adapter`."""
+    has_experts = kind.startswith(("mo", "mixtral", "glm4"))
     return LoRA(
         rank=8,
         alpha=16.0,
-        targets=("attention", "experts" if kind.startswith("mo") or kind == "mixtral" else "mlp"),
+        targets=("attention", *(["experts"] * has_experts), *(["mlp"] * (not has_experts or kind.startswith("glm4")))),
         path=str(folder.with_name(f"{folder.name}-adapter")),
     )
 

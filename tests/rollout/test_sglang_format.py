@@ -16,7 +16,7 @@ LOG_PROBS = (-1.0, -2.0, -3.0, -4.0)
 @pytest.fixture
 def format():
     made = RequestFormat.__new__(RequestFormat)
-    made._run, made._routes = "run", False
+    made._run, made._routes, made._num_dense = "run", False, 0
     return made
 
 
@@ -66,6 +66,14 @@ def test_experts_that_the_server_has_not_recorded(format):
         format.parse(answer("length", routed_experts=nothing), 3)
     format._experts_per_token = 1  # one expert each may well be expert 0
     assert not format.parse(answer("length", routed_experts=nothing), 3).routes.any()
+
+
+def test_first_layers_without_experts_have_no_routes(format):
+    """SGLang reports zeros for them: here of six tokens, one of three layers, and two experts each."""
+    format._routes, format._num_experts, format._experts_per_token, format._num_dense = True, 4, 2, 1
+    recorded = np.array([[[0, 0], [3, 2], [1, 0]]] * 6, dtype=np.int32)
+    found = format.parse(answer("length", routed_experts=base64.b64encode(recorded.tobytes()).decode()), 3)
+    assert found.routes.tolist() == [3, 2, 1, 0] * 6
 
 
 @pytest.mark.parametrize("recorded", [[3, 2], [3, 2] * 2, []])

@@ -30,7 +30,7 @@ def _forked():
 def folders(tmp_path_factory):
     """Maps each kind to the Hugging Face folder of a tiny model."""
     root = tmp_path_factory.mktemp("models")
-    return {kind: tiny_policy.save(kind, root / kind) for kind in ("moe", "dense")}
+    return {kind: tiny_policy.save(kind, root / kind) for kind in ("moe", "dense", "glm4")}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def engines(folders, tmp_path_factory):
     def of(kind):
         if kind not in started:
             folder = tmp_path_factory.mktemp("run")
-            started[kind] = sglang.engine(folders[kind], run_folder=folder, routes=kind == "moe", verify_every=1)
+            started[kind] = sglang.engine(folders[kind], run_folder=folder, routes=kind != "dense", verify_every=1)
         return started[kind]
 
     yield of

@@ -26,7 +26,7 @@ def policies(folders, device):
 
     def of(kind):
         if kind not in made:
-            replay = "R2" if kind == "moe" else "none"
+            replay = "none" if kind == "dense" else "R2"
             run = make_run(optimizer=Optimizer(lr=3e-3, clip_grad=1.0), routing_replay=replay)
             made[kind] = Policy(run, folders[kind], device)
         return made[kind]
@@ -52,7 +52,7 @@ def largest_difference(policy, groups):
     return sorted(of_responses)[-2]
 
 
-@pytest.mark.parametrize("kind", ["moe", "dense"])
+@pytest.mark.parametrize("kind", ["moe", "dense", "glm4"])
 def test_log_probs_are_the_trainers_after_every_sync(engines, policies, folders, monkeypatch, kind):
     """Sends each version in many small buckets; the last one goes through process groups that exist already."""
     engine, policy = engines(kind), policies(kind)
@@ -78,8 +78,9 @@ def test_log_probs_are_the_trainers_after_every_sync(engines, policies, folders,
     assert not list((engine._options.run_folder / "servers").glob("weights-*")), "weights were left on the disk"
 
 
-def test_routes_are_those_that_the_trainer_takes(engines, policies):
-    engine, policy = engines("moe"), policies("moe")
+@pytest.mark.parametrize(("kind", "layers"), [("moe", 4), ("glm4", 3)])
+def test_routes_are_those_that_the_trainer_takes(engines, policies, kind, layers):
+    engine, policy = engines(kind), policies(kind)
     engine.load_weights(policy.weights(), 0)
     groups = generate(engine, policy)
     recorded = policy.old_log_probs(
@@ -87,14 +88,15 @@ def test_routes_are_those_that_the_trainer_takes(engines, policies):
     )
     for group, own in zip(groups, recorded, strict=True):
         for rollout, mine in zip(group.rollouts, own.rollouts, strict=True):
-            assert choices(rollout.routes) == choices(mine.routes)[: len(choices(rollout.routes))]
+            found = choices(rollout.routes, layers)
+            assert found == choices(mine.routes, layers)[: len(found)]
 
 
-def choices(routes):
+def choices(routes, layers=4):
     """Returns the sorted experts of each token and layer."""
     from megatron_sspo.batching.routes import RouterShape, unpack_routes
 
-    return np.sort(unpack_routes(routes, RouterShape(num_layers=4, topk=2, num_experts=8)), axis=-1).tolist()
+    return np.sort(unpack_routes(routes, RouterShape(num_layers=layers, topk=2, num_experts=8)), axis=-1).tolist()
 
 
 def test_greedy_is_the_most_likely_token_and_a_stop_string_is_kept(engines, policies, folders):

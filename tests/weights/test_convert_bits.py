@@ -82,6 +82,24 @@ def test_frequencies_of_the_rotary_embedding_are_left_out(checkpoint, tmp_path):
     assert verify(tmp_path / "hf", tmp_path / "back").differences == []
 
 
+def test_tensors_of_multi_token_prediction_are_left_out(checkpoint, tmp_path, capsys):
+    """GLM-4.5 is published with a layer after its last one, which has tensors of every kind and some of its own."""
+    shutil.copytree(checkpoint("glm4_moe"), tmp_path / "hf")
+    file = tmp_path / "hf" / "model.safetensors"
+    last = {name.replace("layers.1.", "layers.2."): t for name, t in load_file(file).items() if ".layers.1." in name}
+    mtp = last | {"model.layers.2.eh_proj.weight": torch.zeros(16, 32)}
+    save_file(load_file(file) | mtp, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=f"{len(mtp)} without a row in the weight table"):
+        convert(tmp_path / "hf", tmp_path / "megatron")
+    edit_json(tmp_path / "hf" / "config.json", lambda config: config.update(num_nextn_predict_layers=1))
+    convert(tmp_path / "hf", tmp_path / "megatron")
+    assert f"hf: {len(mtp)} tensors of multi-token prediction are left out" in capsys.readouterr().err
+    convert(tmp_path / "megatron", tmp_path / "back")
+    assert_same_bits(checkpoint("glm4_moe"), tmp_path / "back")
+    assert HFFolder(tmp_path / "back").config["num_nextn_predict_layers"] == 0
+    assert verify(tmp_path / "hf", tmp_path / "back").differences == []
+
+
 @pytest.mark.parametrize(
     ("kind", "part"),
     [
@@ -124,13 +142,15 @@ def test_nan_bits_survive(tmp_path, checkpoint):
 
 
 @pytest.mark.parametrize("direction", ["there", "back"])
-def test_cast_to_another_dtype(checkpoint, tmp_path, direction):
+@pytest.mark.parametrize("kind", ["qwen2", "glm4_moe"])
+def test_cast_to_another_dtype(checkpoint, tmp_path, direction, kind):
     there, back = (torch.bfloat16, None) if direction == "there" else (None, torch.bfloat16)
-    convert(checkpoint("qwen2"), tmp_path / "megatron", dtype=there)
+    convert(checkpoint(kind), tmp_path / "megatron", dtype=there)
     convert(tmp_path / "megatron", tmp_path / "hf", dtype=back)
-    expected = tensors(checkpoint("qwen2"))
+    expected = tensors(checkpoint(kind))
     for name, tensor in tensors(tmp_path / "hf").items():
-        assert torch.equal(tensor, expected[name].bfloat16())
+        own = torch.float32 if name.endswith("e_score_correction_bias") else torch.bfloat16
+        assert tensor.dtype == own and torch.equal(tensor, expected[name].to(own))
     assert HFFolder(tmp_path / "hf").config["dtype"] == "bfloat16"
 
 

@@ -2,13 +2,16 @@
 
 import copy
 import json
+import re
 from collections import Counter
 
 import pytest
 import torch
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.family import load_family
+from sspo_rehearsal.sizes import KNOWN
 from tests.weights.tiny_checkpoints import KINDS
 
 QWEN3_30B_A3B = {
@@ -54,6 +57,7 @@ LLAMA = {
     "tie_word_embeddings": True,
     "vocab_size": 128256,
 }
+GLM_4_5_AIR = {"architectures": ["Glm4MoeForCausalLM"], **read_json(KNOWN / "GLM-4.5-Air.json")}
 QWEN3 = LLAMA | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2}
 WINDOW = {"use_sliding_window": True, "sliding_window": 8}
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -92,6 +96,52 @@ def test_every_tensor_of_qwen3_30b_a3b_has_one_row():
     assert len({row.name for row in rows}) == len(rows) == 48 * (7 + 2 * 128) + 3
     shapes = [shape for row in rows for shape in row.hf_shapes]
     assert sum(torch.Size(shape).numel() for shape in shapes) == 30_532_122_624
+
+
+def names_of_glm_4_5_air():
+    """Yields the tensors of GLM-4.5-Air, as its index lists them, without layer 46, of multi-token prediction."""
+    yield from ("lm_head.weight", "model.embed_tokens.weight", "model.norm.weight")
+    for layer in range(46):
+        prefix = f"model.layers.{layer}"
+        yield from (f"{prefix}.input_layernorm.weight", f"{prefix}.post_attention_layernorm.weight")
+        yield from (f"{prefix}.self_attn.{part}_proj.weight" for part in "qkvo")
+        yield from (f"{prefix}.self_attn.{part}_proj.bias" for part in "qkv")
+        if layer:
+            yield from (f"{prefix}.mlp.gate.weight", f"{prefix}.mlp.gate.e_score_correction_bias")
+        for mlp in ("", *(f"experts.{e}." for e in range(128)), "shared_experts.") if layer else ("",):
+            if mlp or not layer:
+                yield from (f"{prefix}.mlp.{mlp}{part}_proj.weight" for part in ("gate", "up", "down"))
+
+
+def test_every_tensor_of_glm_4_5_air_has_one_row():
+    rows = load_family(GLM_4_5_AIR).rows(GLM_4_5_AIR, 151552)
+    assert Counter(name for row in rows for name in row.hf) == Counter(names_of_glm_4_5_air())
+    assert {row.name.rpartition(".")[2] for row in rows if row.dtype is not None} == {"expert_bias"}
+    assert sum(torch.Size(shape).numel() for row in rows for shape in row.hf_shapes) == 106_852_251_264
+
+
+@pytest.mark.parametrize("groups", [{}, {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 4}], ids=str)
+def test_biased_routers_choose_and_weigh_as_those_of_transformers(groups):
+    from megatron.core.transformer.moe.moe_utils import topk_routing_with_score_function
+    from transformers import Glm4MoeConfig
+    from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
+
+    config = GLM_4_5_AIR | {"hidden_size": 16, "n_routed_experts": 16, "routed_scaling_factor": 2.5, **groups}
+    fields = load_family(config).transformer_fields(config)
+    router = Glm4MoeTopkRouter(Glm4MoeConfig(**config))
+    torch.nn.init.normal_(router.weight)
+    torch.nn.init.normal_(router.e_score_correction_bias)
+    logits, weights, chosen = router(torch.randn(50, 16))
+    found, _ = topk_routing_with_score_function(
+        logits,
+        fields["moe_router_topk"],
+        num_groups=fields.get("moe_router_num_groups"),
+        group_topk=fields.get("moe_router_group_topk"),
+        scaling_factor=fields["moe_router_topk_scaling_factor"],
+        score_function=fields["moe_router_score_function"],
+        expert_bias=router.e_score_correction_bias,
+    )
+    torch.testing.assert_close(found, torch.zeros(50, 16).scatter(1, chosen, weights))
 
 
 def test_old_and_new_config_fields_are_equivalent(checkpoint):
@@ -148,7 +198,7 @@ def test_llama3_scaling_is_the_one_of_transformers():
     torch.testing.assert_close(rotary.inv_freq, expected)
 
 
-FAMILIES = sorted({kind.split("_tied")[0].split("_one")[0] for kind in KINDS})
+FAMILIES = sorted({re.sub("_(tied|one_group|odd)$", "", kind) for kind in KINDS})
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -269,6 +319,9 @@ def test_fields_that_every_family_refuses(base, field, value):
         (LLAMA, {"rope_scaling": without("original_max_position_embeddings")}, "position_embeddings 131072"),
         (LLAMA, {"rope_scaling": LLAMA3_SCALING, "original_max_position_embeddings": 4096}, "position_embeddings 4096"),
         (LLAMA, {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        (GLM_4_5_AIR, {"norm_topk_prob": False}, "norm_topk_prob False"),
+        (GLM_4_5_AIR, {"n_group": 4, "topk_group": 2}, "num_experts_per_tok 8 and topk_group 2, .* by their best 4"),
+        (GLM_4_5_AIR, {"first_k_dense_replace": -1}, "first_k_dense_replace -1; it must be a positive integer"),
         (LLAMA, {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "each of full_attention"),
     ],
 )

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import torch
 from transformers import (
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -25,8 +27,8 @@ _SHAPE = {
     "num_attention_heads": 8,
 }
 
-KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral")
-DIVISIBLE = ("qwen3_moe", "llama", "llama_tied", "qwen3", "qwen2", "mixtral")  # those with 4 key-value heads
+KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral", "glm4_moe", "glm4_moe_odd")
+DIVISIBLE = tuple(kind for kind in KINDS if kind != "llama_one_group")  # those with 4 key-value heads
 
 
 def build(kind: str) -> PreTrainedModel:
@@ -47,6 +49,13 @@ def build(kind: str) -> PreTrainedModel:
         model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, num_key_value_heads=4, head_dim=6))
     elif kind == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**_SHAPE, num_key_value_heads=4, tie_word_embeddings=True))
+    elif kind.startswith("glm4_moe"):
+        is_odd = kind.endswith("odd")  # every layer with experts, in groups
+        groups = {"n_group": 3, "topk_group": 2, "num_experts_per_tok": 4} if is_odd else {"num_experts_per_tok": 2}
+        experts = {"n_routed_experts": 6, "moe_intermediate_size": 12, "n_shared_experts": 1 + is_odd, **groups}
+        has = {"use_qk_norm": not is_odd, "attention_bias": not is_odd, "first_k_dense_replace": 1 - is_odd}
+        sizes = {**_SHAPE, "num_key_value_heads": 4, "head_dim": 8, "num_nextn_predict_layers": 0}
+        model = Glm4MoeForCausalLM(Glm4MoeConfig(**sizes, **experts, **has))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
         model = MixtralForCausalLM(MixtralConfig(**_SHAPE, **experts, num_key_value_heads=4, sliding_window=None))
@@ -57,6 +66,9 @@ def build(kind: str) -> PreTrainedModel:
         )
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.3)
     return model.eval()
 
 

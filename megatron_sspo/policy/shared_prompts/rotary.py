@@ -93,7 +93,8 @@ class SharedRotaryEmbedding(_RowEmbedding):
 def rotate(values: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """Returns queries or keys [T/C, heads, head_dim], turned by their tokens' positions.
 
-    Dimension i makes a pair with dimension i + head_dim / 2, as in Transformers.
+    Dimension i makes a pair with dimension i + d / 2, as in Transformers. If the tables are for fewer than head_dim
+    dimensions, d is theirs, and the others stay as they are.
     """
     return _Rotate.apply(values, *rotation)  # pyright: ignore
 
@@ -113,6 +114,8 @@ class _Rotate(torch.autograd.Function):
 
 
 def _turn(values: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    if (count := 2 * cos.size(-1)) < values.size(-1):
+        return torch.cat([_turn(values[..., :count], cos, sin), values[..., count:]], dim=-1)
     pairs = values.unflatten(-1, (2, -1))
     turned = pairs * cos
     (x, y), (turned_x, turned_y) = pairs.unbind(-2), turned.unbind(-2)

@@ -60,6 +60,7 @@ class RequestFormat:
         config = read_config(model_path)
         self._num_experts: int = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0)
         self._experts_per_token: int = getattr(config, "num_experts_per_tok", 0)
+        self._num_dense: int = getattr(config, "first_k_dense_replace", 0)
         self._run, self._routes = run, routes
         self.model = read_model_text(model_path, config)
 
@@ -142,6 +143,8 @@ class RequestFormat:
             raise ValueError(
                 f"{len(chosen)} experts are not those of {num_tokens} tokens with {self._experts_per_token} each"
             )
+        if self._num_dense and num_tokens:  # SGLang reports zeros for the first layers, which have no experts
+            chosen = chosen.reshape(num_tokens, -1, self._experts_per_token)[:, self._num_dense :]
         return pack_routes(chosen, self._num_experts)
 
 

@@ -91,6 +91,7 @@ def build_servers(
     arguments = {
         "model_path": str(model_path),
         "load_format": "dummy",  # weights come from the trainer
+        "disable_shared_experts_fusion": True,  # into the routed experts, on some GPUs, where no checksum is expected
         **({"enable_return_routed_experts": True} if options.routes else {}),
         **({"enable_memory_saver": True} if options.release_memory else {}),
         **_quantization(options, model_path),

@@ -112,8 +112,8 @@ def check(options: Options) -> None:
         )
     if options.lora == "adapter" and (options.quantize or options.delta):
         raise UserError(
-            f'{what}.lora is "adapter", which sends the base once and as it is: leave out quantize and delta, or choose '
-            '"merged"'
+            f'{what}.lora is "adapter", which sends the base once and as it is: choose "merged", or leave out quantize '
+            "and delta"
         )
     if options.lora == "adapter" and options.adapters is not None and "experts" in options.adapters.targets:
         raise UserError(

@@ -54,7 +54,11 @@ class Checksums:
         dtype: torch.dtype | None = None,
         on_gpu: bool | None = None,
     ) -> None:
-        fields = load_family(config).transformer_fields(config)  # with the family's defaults, as in SGLang
+        family = load_family(config)
+        fields = family.transformer_fields(config)  # with the family's defaults, as in SGLang
+        names = family.expert_names
+        # SGLang keeps a router that has a bias in float32, and so the bias
+        self._in_float32 = (f".{names.router}.weight", f".{names.bias}") if names and names.bias else ()
         self._num_experts: int = fields.get("num_moe_experts", 0)
         self._num_key_value_heads: int = fields["num_query_groups"]
         self._tp_size, self._dtype = tp_size, dtype
@@ -74,7 +78,8 @@ class Checksums:
             elif weight in self._values:
                 self._add(weight, dequantize(self._values.pop(weight), tensor, torch.bfloat16))
             else:
-                self._add(name, tensor.detach() if self._dtype is None else tensor.detach().to(self._dtype))
+                dtype = torch.float32 if name.endswith(self._in_float32) else self._dtype
+                self._add(name, tensor.detach() if dtype is None else tensor.detach().to(dtype))
             yield name, tensor
 
     @property

@@ -1,7 +1,7 @@
 """Conversion of a Hugging Face folder to a Megatron checkpoint or back, a tensor at a time."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
-from megatron_sspo.weights.conversion.progress import check_content, print_padding, progress_bar
+from megatron_sspo.weights.conversion.progress import check_content, print_left_out, progress_bar
 from megatron_sspo.weights.formats import torch_dist
 from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys
 from megatron_sspo.weights.formats.companions import check_text_files, copy_tokenizer_files, write_config
@@ -77,15 +77,15 @@ def convert(
         rows = folder.rows()
         folder.check(rows)
         check_content(folder)
-        print_padding(folder)
-        reader = _Reader(folder, dtype)
+        print_left_out(folder)
+        reader = _Reader(folder, dtype, {name: row.dtype for row in rows for name in row.hf if row.dtype is not None})
         num_bytes = sum(prod(shape) * reader.dtypes[name].itemsize for name, shape in _tensors(rows).items())
         title = f"{folder.path} -> {destination}"
         write = _write_megatron if direction == "megatron" else _write_hf
         with progress_bar(title, num_bytes) as reader.advance, ThreadPoolExecutor(NUM_THREADS) as threads:
             num_tensors = write(path, reader, rows, threads)
         copy_tokenizer_files(folder.config_folder, path)
-        write_config(folder.config, path, set(reader.dtypes.values()))
+        write_config(folder.config, path, {reader.dtypes[n] for n, shape in _tensors(rows).items() if len(shape) > 1})
     return Summary(direction, num_tensors, num_bytes)
 
 
@@ -113,13 +113,13 @@ def quantize(source: str | Path, destination: str | Path, *, config_folder: Path
 
 
 class _Reader:
-    """Reads rows of a folder's tensors, and casts them unless the dtype is None."""
+    """Reads rows of a folder's tensors, and casts them unless the dtype is None; tensors of `own` keep their own."""
 
     advance: Callable[[int], object]  # called with each number of bytes that were read
 
-    def __init__(self, folder: ModelFolder, new_dtype: torch.dtype | None) -> None:
+    def __init__(self, folder: ModelFolder, new_dtype: torch.dtype | None, own: Mapping[str, torch.dtype]) -> None:
         self.folder = folder
-        self.dtypes = {name: new_dtype or dtype for name, dtype in folder.dtypes().items()}
+        self.dtypes = {name: new_dtype or dtype for name, dtype in folder.dtypes().items()} | (own if new_dtype else {})
 
     def read(self, name: str, dim: int, start: int, stop: int) -> Tensor:
         """Returns a slice of a tensor.

@@ -41,8 +41,10 @@ def check_content(folder: ModelFolder) -> None:
         manifest.check_content(checkpoint, written, advance=advance)
 
 
-def print_padding(folder: ModelFolder) -> None:
-    """Says how many rows of the vocabulary are left out, if any are."""
+def print_left_out(folder: ModelFolder) -> None:
+    """Says which tensors, and how many rows of the vocabulary, are left out, if any are."""
+    if line := folder.describe_left_out():
+        print(line, file=sys.stderr, flush=True)
     if found := folder.num_padding_rows:
         vocab_size = size(folder.config, "vocab_size")
         print(

@@ -9,7 +9,7 @@ import torch
 
 from megatron_sspo.errors import os_errors_as_user_errors
 from megatron_sspo.weights.conversion.convert import NUM_THREADS
-from megatron_sspo.weights.conversion.progress import check_content, print_padding, progress_bar
+from megatron_sspo.weights.conversion.progress import check_content, print_left_out, progress_bar
 from megatron_sspo.weights.family import flag
 from megatron_sspo.weights.formats.model_folder import ModelFolder, row_ranges
 from megatron_sspo.weights.formats.open_folder import check_config_folder, open_folder
@@ -42,7 +42,7 @@ def verify(first: str | Path, second: str | Path, *, config_folder: Path | None 
         check_config_folder(config_folder, a, b)
         for folder in (a, b):
             check_content(folder)
-            print_padding(folder)
+            print_left_out(folder)
         return _compare(a, b)
 
 

@@ -29,7 +29,9 @@ class CheckpointKeys:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(names)
+        layers = {match[0] for name in self._names if (match := re.match(r"decoder\.layers\.\d+", name))}
         self._has_experts = {name.split(".mlp.")[0] for name in self._names if ".mlp.experts." in name}
+        self._are_alike = self._has_experts in (set(), layers)
 
     def locations(self, name: str) -> list[Location]:
         """Returns the locations of a row, by its name."""
@@ -40,13 +42,22 @@ class CheckpointKeys:
         expert = re.fullmatch(r"mlp\.experts\.(\d+)\.(.+)", match[2])
         if expert is not None:
             rest, index = f"mlp.experts.experts.{expert[2]}", (int(expert[1]),)
-            return _in_layer(layer, rest, index)
+            return self._in_layer(layer, rest, index)
         if match[2] == "input_layernorm.weight":
-            return _in_layer(layer, "self_attention.linear_qkv.layer_norm_weight")
+            return self._in_layer(layer, "self_attention.linear_qkv.layer_norm_weight")
         if match[2] == _NORM:
             names = (_NORM, _FUSED_NORM) if f"decoder.layers.{layer}" in self._has_experts else (_FUSED_NORM,)
-            return [location for rest in names for location in _in_layer(layer, rest)]
-        return _in_layer(layer, match[2])
+            return [location for rest in names for location in self._in_layer(layer, rest)]
+        return self._in_layer(layer, match[2])
+
+    def _in_layer(self, layer: int, rest: str, index: Sequence[int] = ()) -> list[Location]:
+        """Returns a stacked location, as Megatron writes if all layers are alike, and one with a key per layer.
+
+        If some layers have experts and others do not, Megatron knows the second alone.
+        """
+        stacked = Location(f"decoder.layers.{rest}", (layer, *index))
+        alone = Location(f"decoder.layers.{layer}.{rest}", tuple(index))
+        return [stacked, alone] if self._are_alike else [alone]
 
     def leading_sizes(self) -> dict[str, tuple[int, ...]]:
         """Returns key -> sizes of its tensor's leading dimensions."""
@@ -63,24 +74,20 @@ class CheckpointKeys:
         Megatron requires these keys for every dtype, and does not load a checkpoint without them.
         """
         leading = self.leading_sizes()
-        locations = {(at.key, at.index) for name in self._names for at in self.locations(name) if _is_stacked(at)}
-        attention = "decoder.layers.self_attention"
-        locations |= {(f"{attention}.core_attention.weight", i) for key, i in locations if key.startswith(attention)}
-        leading[f"{attention}.core_attention.weight"] = leading[f"{attention}.linear_qkv.weight"]
-        found = []
+        found = (at for name in self._names for at in self.locations(name))
+        locations = {(at.key, at.index) for at in found if not self._are_alike or _is_stacked(at)}
+        for key, index in [pair for pair in locations if pair[0].endswith(".self_attention.linear_qkv.weight")]:
+            attention = key.replace(".linear_qkv.", ".core_attention.")
+            locations.add((attention, index))
+            leading[attention] = leading[key]
+        keys = []
         for key, index in sorted(locations):
             module, _, parameter = key.rpartition(".")
             if parameter == "weight":
                 number, count = (".".join(map(str, values)) for values in (index or (0,), leading[key] or (1,)))
-                found.append(f"{module}._extra_state/shard_{number}_{count}")
-        return found
+                keys.append(f"{module}._extra_state/shard_{number}_{count}")
+        return keys
 
 
 def _is_stacked(location: Location) -> bool:
     return re.match(r"decoder\.layers\.\d", location.key) is None
-
-
-def _in_layer(layer: int, rest: str, index: Sequence[int] = ()) -> list[Location]:
-    """Returns two locations: stacked over the layers, as Megatron writes if all are alike, and with a key per layer."""
-    stacked = Location(f"decoder.layers.{rest}", (layer, *index))
-    return [stacked, Location(f"decoder.layers.{layer}.{rest}", tuple(index))]

@@ -26,6 +26,8 @@ _COPIED = (
     "LICENSE*",
 )
 
+MTP = "num_nextn_predict_layers"  # the number of layers after the model's own that predict tokens for a server to check
+
 
 def copy_tokenizer_files(source: Path, folder: Path) -> None:
     """Copies the companion files of a model, except for config.json."""
@@ -53,8 +55,8 @@ def _files(source: Path) -> list[Path]:
 
 
 def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.dtype]) -> None:
-    """Writes config.json. If all tensors have one dtype, the dtype field is set to it."""
-    config = dict(config)
+    """Writes config.json, without MTP layers. If all matrices have one dtype, the dtype field is set to it."""
+    config = {**config, **({MTP: 0} if MTP in config else {})}
     if len(dtypes) == 1:
         # Transformers 5 writes `dtype`, earlier versions `torch_dtype`; both read the latter.
         fields = [field for field in ("dtype", "torch_dtype") if field in config] or ["torch_dtype"]

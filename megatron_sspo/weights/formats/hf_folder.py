@@ -14,7 +14,7 @@ from torch import Tensor
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import safetensors_errors_as_user_errors
-from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
+from megatron_sspo.weights.formats.companions import MTP, copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.destination import new_folder
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
 from megatron_sspo.weights.formats.model_folder import ModelFolder
@@ -65,6 +65,10 @@ class HFFolder(ModelFolder):
                 raise UserError(f"{self.path} holds {tensor.name} twice; remove one of them")
         # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
         found = {name: tensor for name, tensor in found.items() if not name.endswith(".rotary_emb.inv_freq")}
+        first, count = (self.config.get(name) or 0 for name in ("num_hidden_layers", MTP))
+        of_mtp = tuple(f"model.layers.{layer}." for layer in range(first, first + count))
+        found, num_tensors = {n: t for n, t in found.items() if not n.startswith(of_mtp)}, len(found)
+        self.num_mtp_tensors = num_tensors - len(found)
         if self._is_fp8:
             from megatron_sspo.weights.fp8 import SCALE_SUFFIX
 
@@ -164,7 +168,7 @@ def write_folder(
     num_bytes = 0
     with os_errors_as_user_errors(path), safetensors_errors_as_user_errors(path), new_folder(path) as partial:
         for content in _in_files(tensors, shard_bytes):
-            dtypes |= {tensor.dtype for tensor in content.values() if tensor.is_floating_point()}
+            dtypes |= {tensor.dtype for tensor in content.values() if tensor.is_floating_point() and tensor.ndim > 1}
             num_bytes += sum(tensor.nbytes for tensor in content.values())
             files.append(list(content))
             save_file(content, partial / f"{len(files)}.safetensors", metadata={"format": "pt"})

@@ -39,6 +39,7 @@ class ModelFolder:
     config: dict[str, Any]
     config_folder: Path  # the folder with config.json, tokenizer and chat template
     num_padding_rows = 0  # rows of the vocabulary that the files have and the tensors leave out
+    num_mtp_tensors = 0  # tensors of multi-token prediction, which `shapes` leaves out
     run_manifest: tuple[Path, Manifest] | None = None  # the run's checkpoint that the tensors are in, if they are
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -70,6 +71,16 @@ class ModelFolder:
             UserError: see `load_family`.
         """
         return load_family(self.config, self.config_folder).rows(self.config, size(self.config, "vocab_size"))
+
+    def describe_left_out(self) -> str:
+        """Returns a sentence about tensors of multi-token prediction that are left out; "" if there are none."""
+        self.shapes()
+        if not self.num_mtp_tensors:
+            return ""
+        return (
+            f"{self.path}: {self.num_mtp_tensors} tensors of multi-token prediction are left out, because nothing here "
+            "trains them (num_nextn_predict_layers of config.json)"
+        )
 
     def check(self, rows: Sequence[ParameterMap]) -> None:
         """Checks that the folder holds exactly the tensors of a weight table, with values that can be trained.

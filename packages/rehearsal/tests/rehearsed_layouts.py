@@ -38,6 +38,14 @@ MOE = {
     "num_experts_per_tok": 2,
     "norm_topk_prob": True,
 }
+GLM = {
+    **QWEN3,
+    "model_type": "glm4_moe",
+    "moe_intermediate_size": 48,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "attention_bias": True,
+}  # its first layer has no experts
 RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
@@ -91,6 +99,7 @@ LAYOUTS: Mapping[str, Rehearsed] = {
     "CP2 EP4": Rehearsed(parallel=Parallel(data=2, context=2, expert=4), dtype="float32", offload=1.0),
     "DP4 EP2 recompute": Rehearsed(parallel=Parallel(data=4, expert=2), megatron=RECOMPUTE, offload=0.5),
     "TP2 SP EP2 ETP2": Rehearsed(parallel=Parallel(data=2, tensor=2, sequence=True, expert=2, expert_tensor=2)),
+    "GLM TP2 SP PP2 EP2": Rehearsed(parallel=Parallel(tensor=2, sequence=True, pipeline=2, expert=2), family=GLM),
     "dense TP2 PP2": Rehearsed(parallel=Parallel(tensor=2, pipeline=2), family=DENSE),
 }
 
