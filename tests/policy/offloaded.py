@@ -1,9 +1,8 @@
 """Trains with shares of the optimizer on the host, and compares to the bit; every rank of a group runs this script.
 
-python offloaded.py FOLDERS BATCHES RESULTS
+python offloaded.py FOLDERS BATCHES RESULTS LAYOUT
 """
 
-import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -87,10 +86,9 @@ def compare(name: str, dtype: str, device: torch.device, folder: Path, batch: An
         assert_equal(train(policy, batch, 1), after[0.0], f"{name} {dtype}, from {source} to {share}")
 
 
-def main(folders: Path, batches: Path, results: Path) -> None:
+def main(folders: Path, batches: Path, results: Path, name: str) -> None:
     import torch.distributed as dist
     from launcher import join
-    from megatron.core import parallel_state
     from tiny_policy import read_batch
 
     from megatron_sspo.policy.distributed import initialize
@@ -99,12 +97,11 @@ def main(folders: Path, batches: Path, results: Path) -> None:
     join()
     offload._PIECE = 1024  # so that a slice has several
     batch = read_batch(batches / "moe ragged.npz")
-    for name, dtype in itertools.product(LAYOUTS, ("float32", "bfloat16")):
-        print(f"{name} {dtype}", flush=True)
-        compare(name, dtype, initialize(LAYOUTS[name].parallel, seed=0), folders / "moe", batch, results)
-        parallel_state.destroy_model_parallel()
+    device = initialize(LAYOUTS[name].parallel, seed=0)
+    for dtype in ("float32", "bfloat16"):
+        compare(name, dtype, device, folders / "moe", batch, results)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*map(Path, sys.argv[1:4]), sys.argv[4])

@@ -20,8 +20,9 @@ from megatron_sspo.run import Model
 
 
 @pytest.mark.slow
-def test_gradients_weights_and_checkpoints_are_equal_to_the_bit(folders, batches, tmp_path) -> None:
-    launch(Path(offloaded.__file__), 2, folders["moe"].parent, batches["moe"].parent, tmp_path, seconds=900)
+@pytest.mark.parametrize("name", offloaded.LAYOUTS)
+def test_gradients_weights_and_checkpoints_are_equal_to_the_bit(folders, batches, tmp_path, name) -> None:
+    launch(Path(offloaded.__file__), 2, folders["moe"].parent, batches["moe"].parent, tmp_path, name)
 
 
 def step_without_empty_groups(adam: Adam, step: Callable[[Adam], None] = Adam.step) -> None:
@@ -91,7 +92,7 @@ def test_no_buffer_is_used_before_its_copy_has_ended(monkeypatch) -> None:
             pieces = [offload._Piece(group, w, g, p, [[m], [v]]) for w, g, p, m, v in parts]
             pipeline.begin(pieces)
             pipeline.run(pieces, step)
-    pipeline._up.run_until()
+    pipeline._up.run_until()  # pyright: ignore
     for weight, state, (gradient, master, *moments) in zip(weights, states, expected, strict=True):
         for step in (1, 2):
             update(group, step, [master], [gradient], *([moment] for moment in moments))
