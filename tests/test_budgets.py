@@ -32,7 +32,7 @@ BUDGETS = {
     "weights": 3130,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1720, "sandbox": 3800}
-OTHERS = {"tests": 32440, "UserError": 291}
+OTHERS = {"tests": 32420, "UserError": 291}
 CLOSURES = {"loop": 16330, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
