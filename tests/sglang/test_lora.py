@@ -21,14 +21,13 @@ TARGETS = {"dense": ("attention", "mlp"), "moe": ("attention",)}
 @pytest.fixture
 def adapted(request, folders, device, tmp_path):
     """Returns a policy with adapters, and an engine of two servers that get the adapters alone."""
-    kind = request.param
+    kind, options = request.param
     lora = LoRA(rank=8, alpha=16.0, targets=TARGETS[kind])
     if kind == "dense":  # the MoE model's begin as nothing, and are learned here
         lora = replace(lora, path=str(tiny_policy.save_adapter(kind, folders[kind])))
     policy = Policy(tiny_policy.make_run(lora=lora, optimizer=Optimizer(lr=3e-2)), folders[kind], device)
-    engine = sglang.engine(
-        folders[kind], num_servers=2, run_folder=tmp_path, lora="adapter", adapters=lora, pause="abort", verify_every=1
-    )
+    options = {"lora": "adapter", "adapters": lora, "pause": "abort", "verify_every": 1, **options}
+    engine = sglang.engine(folders[kind], num_servers=2, run_folder=tmp_path, **options)
     yield policy, engine
     engine.close()
 
@@ -54,7 +53,7 @@ def learn(policy, groups):
     policy.update(*policy.scatter([batch]), sspo())
 
 
-@pytest.mark.parametrize("adapted", ["dense", "moe"], indirect=True)
+@pytest.mark.parametrize("adapted", [("dense", {}), ("moe", {})], ids=["dense", "moe"], indirect=True)
 def test_servers_add_the_adapter_of_every_sync(adapted):
     policy, engine = adapted
     sent, stale = [], None
@@ -78,7 +77,7 @@ def test_servers_add_the_adapter_of_every_sync(adapted):
     assert sent[0] == sent[2] == sent[3] > 3 * sent[1], "new servers get the base"
 
 
-@pytest.mark.parametrize("adapted", ["dense"], indirect=True)
+@pytest.mark.parametrize("adapted", [("dense", {"router": {}})], ids=["router"], indirect=True)
 def test_responses_continue_with_the_new_adapter(adapted, tmp_path):
     """Replaces the adapter during generation, and compares every token with the exported model of its version."""
     policy, engine = adapted
