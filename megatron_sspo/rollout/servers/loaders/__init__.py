@@ -1,1 +1,1 @@
-"""What servers import: this folder is in their PYTHONPATH, and nothing else of the trainer's."""
+"""The loaders that servers import: this folder is in their PYTHONPATH, and nothing else of the trainer's."""
