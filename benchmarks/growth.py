@@ -97,7 +97,7 @@ def run_point(point: Mapping[str, int], passes: int) -> float:
 
 def draw(found: Mapping[str, Mapping[int, float]], path: Path) -> None:
     """Draws a panel for each quantity that grows, with a common scale of microseconds."""
-    from megatron_sspo.plots.picture import import_matplotlib, write_picture
+    from sspo_lab.drawing import import_matplotlib, write_picture
 
     import_matplotlib()
     from matplotlib import pyplot

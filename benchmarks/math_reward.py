@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from megatron_sspo.reward.math import MathReward
-from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.types import Prompt
+from sspo_answers.pool import DeadlinePool
 from sspo_answers.verify import is_equivalent, prepare
 
 Pair = tuple[str, str]  # gold answer and answer

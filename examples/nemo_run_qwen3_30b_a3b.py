@@ -12,7 +12,8 @@ import argparse
 import sys
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.launch.nemo_run import launch, paper_job, slurm_executor
+from megatron_sspo.launch.nemo_run import launch, slurm_executor
+from megatron_sspo.launch.slurm import SlurmJob, variables_from_environment
 
 
 def main() -> int:
@@ -23,7 +24,12 @@ def main() -> int:
     parser.add_argument("--stale", action="store_true", help="send weights to the servers every 4 updates")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     options = parser.parse_args()
-    job = paper_job("qwen3_30b_a3b_math", stale=options.stale)
+    job = SlurmJob(
+        recipe=f"examples/qwen3_30b_a3b_math.py{':stale' if options.stale else ''}",
+        options=["--nodes=3"],
+        variables=variables_from_environment(),
+        script="slurm/train_qwen3_30b_a3b.sbatch",
+    )
     executor = slurm_executor(job, account=options.account, partition=options.partition)
     return launch(job, executor, dry_run=options.dry_run)
 

@@ -1,10 +1,9 @@
 """Trains Qwen2.5-7B-Instruct on GSM8K and DeepMath-103K with SSPO: the model of the paper's ablation.
 
+docs/paper_recipes.md has all recipes.
+
 megatron-sspo train examples/qwen2_5_7b_math.py            the paper's μ = 2
 megatron-sspo train examples/qwen2_5_7b_math.py:stale      staler rollouts, μ = 4
-
-For stale rollouts, the study on small models (docs/study.md) says: lower the learning rate, or make the gate one-sided:
---set "objective=sspo(Pessimistic(AtanLog()))".
 """
 
 from megatron_sspo.paper import GSM8K_AND_DEEPMATH, paper

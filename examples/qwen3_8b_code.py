@@ -3,13 +3,7 @@
     megatron-sspo train examples/qwen3_8b_code.py            the paper's μ = 2
     megatron-sspo train examples/qwen3_8b_code.py:stale      staler rollouts, μ = 4
 
-For stale rollouts, the study on small models (docs/study.md) says: lower the learning rate, or make the gate one-sided:
---set "objective=sspo(Pessimistic(AtanLog()))".
-
-The model writes code between <execute> and </execute>. The code is run, and the model sees its output
-(docs/environments.md). The environment and the reward need a sandbox: bubblewrap on this machine
-(`make install-sandbox`), or a sandbox on another machine (`--set rollouts.environment_options.url=... --set
-reward_options.url=...`), see docs/sandbox.md. docs/data.md describes how the rows of the set are judged.
+The code that the model writes is run in a sandbox: docs/environments.md and docs/sandbox.md.
 """
 
 from megatron_sspo.paper import CODEACT, paper

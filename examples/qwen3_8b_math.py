@@ -1,10 +1,7 @@
-"""Trains Qwen3-8B on DAPO's mathematics with SSPO, in the paper's setting.
+"""Trains Qwen3-8B on DAPO's mathematics with SSPO, in the paper's setting (docs/paper_recipes.md).
 
 megatron-sspo train examples/qwen3_8b_math.py            the paper's μ = 2
 megatron-sspo train examples/qwen3_8b_math.py:stale      staler rollouts, μ = 4
-
-For stale rollouts, the study on small models (docs/study.md) says: lower the learning rate, or make the gate one-sided:
---set "objective=sspo(Pessimistic(AtanLog()))".
 """
 
 from megatron_sspo.paper import DAPO_MATH, paper

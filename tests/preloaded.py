@@ -14,11 +14,11 @@ with warnings.catch_warnings():
 
     import megatron_sspo.cli.command_line
     import megatron_sspo.loop
-    import megatron_sspo.plots.curves
     import megatron_sspo.policy.policy
     import megatron_sspo.reward.math
     import megatron_sspo.rollout.engines.embedded
     import megatron_sspo.weights.conversion.convert
+    import sspo_lab.curves
     import sspo_rehearsal.rank
 
 gc.collect()

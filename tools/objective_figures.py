@@ -11,7 +11,7 @@ import torch
 
 from megatron_sspo import objective as objectives
 from megatron_sspo.objective import AtanLog, Pessimistic, Segments, SequenceObjective
-from megatron_sspo.plots.picture import import_matplotlib, write_picture
+from sspo_lab.drawing import import_matplotlib, write_picture
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 PROBABILITY = 0.3  # π_old of the token, which some rows depend on

@@ -1,33 +1,24 @@
-"""`megatron-sspo convert`."""
+"""`megatron-sspo convert`: converts a Hugging Face folder to a Megatron checkpoint, or the reverse."""
 
 import argparse
-from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_config, not_empty
+from megatron_sspo.cli.parser import add_config, not_empty
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    command = add_command(
-        commands, "convert", run=run, help="converts a Hugging Face folder to a Megatron checkpoint, or the reverse"
-    )
-    command.add_argument(
+    add = command.add_argument
+    add(
         "source",
         type=not_empty,
         metavar="SRC",
         help="a Hugging Face folder, a torch_dist folder, a run's checkpoint, or a folder of Megatron-LM's checkpoints",
     )
-    command.add_argument("destination", type=not_empty, metavar="DST", help="the new folder")
-    command.add_argument(
-        "--dtype", choices=("bfloat16", "float16", "float32"), help="new data type (default: the source's)"
-    )
-    command.add_argument(
-        "--quantize", choices=("fp8",), help="writes a Hugging Face folder in FP8 with scales of blocks of 128 × 128"
-    )
+    add("destination", type=not_empty, metavar="DST", help="the new folder")
+    add("--dtype", choices=("bfloat16", "float16", "float32"), help="new data type (default: the source's)")
+    add("--quantize", choices=("fp8",), help="writes a Hugging Face folder in FP8 with scales of blocks of 128 × 128")
     add_config(command)
-    command.add_argument(
-        "--to", choices=("megatron", "hf"), help="the target format; a source that has it already is an error"
-    )
+    add("--to", choices=("megatron", "hf"), help="the target format; a source that has it already is an error")
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:

@@ -1,39 +1,34 @@
-"""`megatron-sspo evaluate`."""
+"""`megatron-sspo evaluate`: evaluates a model on held-out sets: pass@1, avg@k, pass@k."""
 
 import argparse
-from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_config, add_set, as_path
+from megatron_sspo.cli.parser import add_config, add_set, as_path
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    command = add_command(
-        commands, "evaluate", run=run, help="evaluates a model on held-out sets: pass@1, avg@k, pass@k"
-    )
-    command.add_argument(
+    add = command.add_argument
+    add(
         "model",
         type=as_path,
         help="a Hugging Face folder, a checkpoint, or the folder of a run (its model or newest checkpoint)",
     )
-    command.add_argument(
+    add(
         "--sets", default="", metavar="A,B", help="sets of the recipe or of the paper (default: all sets of the recipe)"
     )
-    command.add_argument(
+    add(
         "--recipe",
         default="megatron_sspo.paper:evaluation",
         help="recipe with the sets, engine and sampling (default: %(default)s, greedy and zero-shot as in the paper)",
     )
-    command.add_argument(
-        "--samples", type=int, metavar="K", help="number of samples for avg@K and pass@K, at the recipe's temperature"
-    )
-    command.add_argument(
+    add("--samples", type=int, metavar="K", help="number of samples for avg@K and pass@K, at the recipe's temperature")
+    add(
         "--output",
         type=as_path,
         metavar="DIR",
         help="folder for answers and metrics; an evaluation already there is continued",
     )
-    command.add_argument("--name", default="", help="name of the model in tables (default: its path)")
+    add("--name", default="", help="name of the model in tables (default: its path)")
     add_config(command)
     add_set(command)
 

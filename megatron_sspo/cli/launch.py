@@ -1,4 +1,4 @@
-"""`megatron-sspo launch`: checks a run, and starts it here, by Slurm, or by NeMo-Run."""
+"""`megatron-sspo launch`: checks a recipe and starts it, on this machine, with Slurm or with NeMo-Run."""
 
 import argparse
 import os
@@ -8,9 +8,9 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from megatron_sspo.cli.parser import add_command, add_recipe, as_path
+from megatron_sspo.cli.parser import add_recipe, as_path
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch import slurm
 
@@ -18,37 +18,21 @@ if TYPE_CHECKING:
     from megatron_sspo.run import Run
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    help = "checks a recipe and starts it, on this machine, with Slurm or with NeMo-Run"
-    command = add_command(commands, "launch", run=run, help=help)
+    add = command.add_argument
     add_recipe(command)
-    command.add_argument(
-        "--on", choices=("local", "slurm", "nemo-run"), default="local", help="place of the run (default: %(default)s)"
-    )
-    command.add_argument("--check", action="store_true", help="only checks, and prints the memory of each rank")
-    command.add_argument(
-        "--dry-run", action="store_true", help="prints the commands instead of running them, and checks"
-    )
-    command.add_argument("--resume", type=as_path, metavar="DIR", help="folder of the run to resume (--on local)")
-    command.add_argument(
-        "--memory", type=float, metavar="GB", help="memory of one target GPU, to check on a machine without GPUs"
-    )
-    command.add_argument(
-        "--sbatch", default="", metavar="OPTIONS", help='options for sbatch: --sbatch="--nodes=6 --time=8:00:00"'
-    )
-    command.add_argument("--script", default=slurm.SCRIPT, help="script of slurm/ to submit (default: %(default)s)")
-    command.add_argument(
-        "--executor", choices=("slurm", "local"), default="slurm", help="NeMo-Run executor (default: %(default)s)"
-    )
-    _add_rehearsal(command)
-
-
-def _add_rehearsal(command: argparse.ArgumentParser) -> None:
-    rehearsal = command.add_argument_group(
+    add("--on", choices=("local", "slurm", "nemo-run"), default="local", help="place of the run (default: %(default)s)")
+    add("--check", action="store_true", help="only checks, and prints the memory of each rank")
+    add("--dry-run", action="store_true", help="prints the commands instead of running them, and checks")
+    add("--resume", type=as_path, metavar="DIR", help="folder of the run to resume (--on local)")
+    add("--memory", type=float, metavar="GB", help="memory of one target GPU, to check on a machine without GPUs")
+    add("--sbatch", default="", metavar="OPTIONS", help='options for sbatch: --sbatch="--nodes=6 --time=8:00:00"')
+    add("--script", default=slurm.SCRIPT, help="script of slurm/ to submit (default: %(default)s)")
+    add("--executor", choices=("slurm", "local"), default="slurm", help="NeMo-Run executor (default: %(default)s)")
+    add = command.add_argument_group(
         "rehearsal", "runs an update's code as one rank of each pipeline stage, without GPUs and without the memory"
-    )
-    add = rehearsal.add_argument
+    ).add_argument
     add("--rehearse", action="store_true", help="only rehearses: prints memory, messages, FLOPs and a predicted time")
     add("--stage", type=int, metavar="S", help="rehearse only pipeline stage S, from 1 (default: every stage)")
     add("--rank", type=int, metavar="R", help="rehearse only rank R")
@@ -102,25 +86,12 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    of_slurm = bool(options.sbatch) or options.script != slurm.SCRIPT
-    contradictions = (
-        (options.on == "local" and of_slurm, "--sbatch and --script are for Slurm jobs: add --on slurm, or nemo-run"),
-        (
-            options.on != "local" and options.resume,
-            "--resume is for --on local: set RUN to the run's folder instead, which the job then resumes",
-        ),
-        (
-            options.on != "nemo-run" and options.executor != "slurm",
-            "--executor is NeMo-Run's: add --on nemo-run, or leave it out",
-        ),
-        (
-            options.rehearse and (options.on != "local" or options.resume or options.check or options.dry_run),
-            "--rehearse starts no run and checks none: leave out --on, --resume, --check and --dry-run",
-        ),
-    )
-    for holds, message in contradictions:
-        if holds:
-            raise UserError(message)
+    if options.on == "local" and (options.sbatch or options.script != slurm.SCRIPT):
+        raise UserError("--sbatch and --script are for Slurm jobs: add --on slurm, or nemo-run")
+    if options.on != "local" and options.resume:
+        raise UserError("--resume is for --on local: set RUN to the run's folder instead, which the job then resumes")
+    if options.rehearse and (options.on != "local" or options.resume or options.check or options.dry_run):
+        raise UserError("--rehearse starts no run and checks none: leave out --on, --resume, --check and --dry-run")
 
 
 def _rehearse(options: argparse.Namespace, run: "Run") -> int:
@@ -189,7 +160,7 @@ def _check(run: "Run", options: argparse.Namespace, job: slurm.SlurmJob | None) 
     if options.check:
         for remark in remarks:
             print(remark)
-        for line in unread_settings(run, config):
+        for line in unread_settings(run):
             print(line)
         print("all checks passed; versions, paths and memory are checked again when all ranks have started")
 

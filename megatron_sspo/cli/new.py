@@ -1,16 +1,13 @@
-"""`megatron-sspo new`."""
+"""`megatron-sspo new`: writes a project to edit: a recipe, a reward, data, a tiny model, Slurm scripts."""
 
 import argparse
 import shlex
-from typing import Any
 
-from megatron_sspo.cli.parser import add_command, as_path
+from megatron_sspo.cli.parser import as_path
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    help = "writes a project to edit: a recipe, a reward, data, a tiny model, Slurm scripts"
-    command = add_command(commands, "new", run=run, help=help)
     command.add_argument("folder", type=as_path, metavar="DIR", help="the new folder")
 
 

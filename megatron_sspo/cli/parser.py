@@ -3,7 +3,6 @@
 import argparse
 import importlib
 from pathlib import Path
-from typing import Any
 
 from megatron_sspo import __version__
 
@@ -26,19 +25,12 @@ def parser() -> argparse.ArgumentParser:
     commands = top_level.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f"megatron_sspo.cli.{name}")
-        module.add_arguments(commands, run=module.run)
+        help = str(module.__doc__).split("`: ")[1].rstrip().removesuffix(".")
+        command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        # the extra of the package is for the message if a module of the command is missing
+        command.set_defaults(run=module.run, command=name, extra="sglang-client" if name == "serve" else "train")
+        module.add_arguments(command)
     return top_level
-
-
-def add_command(commands: Any, name: str, *, run: Any, help: str, extra: str = "train") -> argparse.ArgumentParser:
-    """Adds one command and returns its parser.
-
-    Args:
-        extra: the extra of the package that the command needs, for the message if one of its modules is missing.
-    """
-    command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-    command.set_defaults(run=run, command=name, extra=extra)
-    return command
 
 
 def add_recipe(command: argparse.ArgumentParser, help: str = RECIPE) -> None:

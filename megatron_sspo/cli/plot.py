@@ -1,33 +1,24 @@
-"""`megatron-sspo plot`."""
+"""`megatron-sspo plot`: plots the curves of runs or of a sweep, or with `plot gates` the gates."""
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from megatron_sspo.cli import lab
-from megatron_sspo.cli.parser import add_command, add_measure, as_path
+from megatron_sspo.cli.parser import add_measure, as_path
+from megatron_sspo.plots import lab
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    command = add_command(
-        commands, "plot", run=run, help="plots the curves of runs or of a sweep, or with `plot gates` the gates"
-    )
-    command.add_argument(
-        "runs", nargs="+", type=as_path, metavar="RUN", help="folders of runs, the folder of one sweep, or gates"
-    )
-    command.add_argument(
+    add = command.add_argument
+    add("runs", nargs="+", type=as_path, metavar="RUN", help="folders of runs, the folder of one sweep, or gates")
+    add(
         "--output",
         type=as_path,
         metavar="PNG",
         help="picture to write (default: curves.png in the first folder, or gates.png)",
     )
-    command.add_argument(
-        "--serve", action="store_true", help="serve a page of the runs that grows while they go on, on this machine"
-    )
-    command.add_argument(
-        "--port", type=int, default=8060, metavar="N", help="port of the page (default: %(default)s; 0: a free one)"
-    )
+    add("--serve", action="store_true", help="serve a page of the runs that grows while they go on, on this machine")
+    add("--port", type=int, default=8060, metavar="N", help="port of the page (default: %(default)s; 0: a free one)")
     add_measure(command)
 
 
@@ -44,10 +35,9 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         from megatron_sspo.plots.gates import plot_gates
 
         path = options.output or Path("gates.png")
-        plot_gates(path)
+        with lab.errors_as_user_errors():
+            plot_gates(path)
     else:
-        from megatron_sspo.plots.curves import plot_runs
-
-        plot_runs(options.runs, path)
+        lab.call("curves.plot_runs", options.runs, path)
     print(path)
     return 0

@@ -1,28 +1,22 @@
-"""`megatron-sspo serve`."""
+"""`megatron-sspo serve`: runs a recipe's rollout servers on this machine, for a trainer on other machines."""
 
 import argparse
-from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_recipe, as_path
+from megatron_sspo.cli.parser import add_recipe, as_path
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    help = "runs a recipe's rollout servers on this machine, for a trainer on other machines"
-    command = add_command(commands, "serve", run=run, help=help, extra="sglang-client")
+    add = command.add_argument
     add_recipe(command, "recipe with the model and rollouts.options")
-    command.add_argument(
+    add(
         "--folder",
         type=as_path,
         required=True,
         help="folder for the logs, and for the file `urls`, written when all answer",
     )
-    command.add_argument(
-        "--address", default="127.0.0.1", help="address of this machine to listen on (default: %(default)s)"
-    )
-    command.add_argument(
-        "--port", type=int, default=30000, help="port of the first server; the others follow (default: %(default)s)"
-    )
+    add("--address", default="127.0.0.1", help="address of this machine to listen on (default: %(default)s)")
+    add("--port", type=int, default=30000, help="port of the first server; the others follow (default: %(default)s)")
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`megatron-sspo sweep`."""
+"""`megatron-sspo sweep`: runs a grid of values of some fields, with several seeds; the same command continues it."""
 
 import argparse
 import importlib.util
@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.cli import lab
-from megatron_sspo.cli.parser import add_command, add_recipe, as_path
+from megatron_sspo.cli.parser import add_recipe, as_path
 from megatron_sspo.errors import UserError
 from megatron_sspo.launch import slurm
+from megatron_sspo.plots import lab
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
-    """Adds the arguments of the command, which sspo_lab has."""
-    help = "runs a grid of values of some fields, each with several seeds; the same command continues it"
-    command = add_command(commands, "sweep", run=run, help=help)
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
     add_recipe(command)
     if importlib.util.find_spec("sspo_lab") is not None:
         lab.call("command.add_arguments", command, as_path)

@@ -1,18 +1,14 @@
-"""`megatron-sspo table`."""
+"""`megatron-sspo table`: prints a table of evaluations as in the paper, or of a sweep."""
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from megatron_sspo.cli import lab
-from megatron_sspo.cli.parser import add_command, add_measure, not_empty
+from megatron_sspo.cli.parser import add_measure, not_empty
+from megatron_sspo.plots import lab
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    command = add_command(
-        commands, "table", run=run, help="prints a table of evaluations as in the paper, or of a sweep"
-    )
     command.add_argument(
         "folders",
         nargs="+",
@@ -30,7 +26,5 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         results = lab.call("results.read_results", folder, measure=options.measure, compare=options.compare)
         print(lab.call("table.sweep_table", results), end="")
         return 0
-    from megatron_sspo.evaluation.command import print_table
-
-    print_table(options.folders)
+    print(lab.call("evaluations.evaluations_table", options.folders), end="")
     return 0

@@ -1,32 +1,32 @@
-"""`megatron-sspo train`."""
+"""`megatron-sspo train`: trains a policy from a recipe."""
 
 import argparse
 import os
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from megatron_sspo.cli.parser import add_command, add_recipe, as_path
+from megatron_sspo.cli.parser import add_recipe, as_path
 from megatron_sspo.errors import UserError
 
 if TYPE_CHECKING:
     from megatron_sspo.run import Run
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    command = add_command(commands, "train", run=run, help="trains a policy from a recipe")
+    add = command.add_argument
     add_recipe(command)
-    command.add_argument("--resume", type=as_path, metavar="DIR", help="folder of the run to resume")
-    command.add_argument(
+    add("--resume", type=as_path, metavar="DIR", help="folder of the run to resume")
+    add(
         "--generate",
         action="store_true",
         help="writes the rollouts of all cycles into RUN/rollouts, and trains nothing",
     )
-    command.add_argument(
+    add(
         "--rollouts", type=as_path, metavar="RUN", help="trains on the rollouts that --generate has written in that run"
     )
-    command.add_argument(
+    add(
         "--profile",
         type=_updates,
         default=range(0),
@@ -40,8 +40,8 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     from megatron_sspo.job.profile import check_updates
     from megatron_sspo.preflight.preflight import preflight
     from megatron_sspo.processes import local, parent
-    from megatron_sspo.processes.cuda_connections import order_kernels
     from megatron_sspo.processes.forks import may_fork, without_threads
+    from megatron_sspo.processes.surroundings import order_kernels
     from megatron_sspo.recipe import load_recipe
     from megatron_sspo.run import in_layout_for
 
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def _import_loop() -> None:
     """Imports the training loop, and with it Megatron, so that forks need not import them."""
-    from megatron_sspo.processes.output import ignore_upstream_warnings
+    from megatron_sspo.processes.surroundings import ignore_upstream_warnings
 
     ignore_upstream_warnings()
     import megatron_sspo.loop  # noqa: F401

@@ -1,16 +1,15 @@
-"""`megatron-sspo verify`."""
+"""`megatron-sspo verify`: compares two model folders of either kind, bit by bit."""
 
 import argparse
-from typing import Any
 
-from megatron_sspo.cli.parser import add_command, add_config, as_path
+from megatron_sspo.cli.parser import add_config, as_path
 
 
-def add_arguments(commands: Any, *, run: Any) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    command = add_command(commands, "verify", run=run, help="compares two model folders of either kind, bit by bit")
-    command.add_argument("first", type=as_path, metavar="A")
-    command.add_argument("second", type=as_path, metavar="B")
+    add = command.add_argument
+    add("first", type=as_path, metavar="A")
+    add("second", type=as_path, metavar="B")
     add_config(command)
 
 

@@ -32,12 +32,13 @@ def check_objective(value: Any) -> None:
         needs = needs_of(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"an objective whose needs can be given, but {one_line(str(error))}") from error
-    names = [_names(_check_batch(value, needs, *batch)) for batch in _BATCHES]
-    for found, (_, _, when) in zip(names, _BATCHES, strict=True):
-        if found != names[0]:
+    found = [_check_batch(value, needs, *batch) for batch in _BATCHES]
+    names = [sorted(map(str, (*sums.tokens, *sums.sequences))) for sums in found]
+    for others, (_, _, when) in zip(names, _BATCHES, strict=True):
+        if others != names[0]:
             raise ValueError(
                 f"an objective that always reports values of the same names; {when} it reports "
-                f"{', '.join(found) or 'none'}, and otherwise {', '.join(names[0]) or 'none'}"
+                f"{', '.join(others) or 'none'}, and otherwise {', '.join(names[0]) or 'none'}"
             )
 
 
@@ -62,10 +63,6 @@ def _check_batch(
         raise ValueError(f"an objective that returns {_SCALAR}; {when} it is {sums.loss.item()}")
     _check_gradient(sums.loss, log_probs, when)
     return sums
-
-
-def _names(sums: Sums) -> list[str]:
-    return sorted(map(str, (*sums.tokens, *sums.sequences)))
 
 
 def _fault_of_sums(sums: Any, segments: Segments) -> str:

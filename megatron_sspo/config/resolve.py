@@ -28,9 +28,6 @@ def resolve(folder: str, name: str, attribute: str) -> Any:
 
     Args:
         name: a short name, the name of a file of the folder; or `package.module:attribute` or `file.py:attribute`.
-
-    Raises:
-        UserError: the file, module or attribute does not exist. The message lists the existing short names.
     """
     if ":" in name:
         module_name, _, attribute = name.rpartition(":")
@@ -57,22 +54,14 @@ def short_names(folder: str, attribute: str) -> list[str]:
 
 
 def check_plugin(kind: str, name: str, options: Mapping[str, Any]) -> Any:
-    """Finds a plug-in of the folder `megatron_sspo/<kind>` and checks its options with `check_options`.
-
-    Returns:
-        The function that builds it.
-    """
+    """Returns the function that builds a plug-in of the folder `megatron_sspo/<kind>`; checks its options."""
     function = resolve(kind, name, kind)
     check_options(function, options, f"the {kind} {name!r}")
     return function
 
 
 def call_with_options(function: Callable[..., Any], options: Mapping[str, Any], what: str, *given: Any) -> Any:
-    """Returns `function(*given, **options)`, with the options as `check_options` returns them.
-
-    Raises:
-        UserError: `check_options` fails, or the user's own function raises; the message has the line.
-    """
+    """Returns `function(*given, **options)`, with the options as `check_options` returns them."""
     converted = check_options(function, options, what, num_given=len(given))
     with process_state_kept(what), user_code_errors(what):
         return function(*given, **converted)
@@ -92,10 +81,6 @@ def check_options(
     Returns:
         The options by name. A value whose JSON stands for another type has the type of the parameter's annotation: a
         tuple or set for a list, a Path or a member of an enumeration for text, a dataclass for a dict.
-
-    Raises:
-        UserError: the function does not have an option, an option without a default is missing, or a value does not
-            fit the parameter's annotation, or `check_values` refuses it.
     """
     if not callable(function):
         raise UserError(f"{what} is {describe_value(function)}, and must be a function")
@@ -133,11 +118,7 @@ def _shares_options(check: Callable[..., Any], names: Mapping[str, Any]) -> bool
 def check_members(value: Any, interface: type, what: str) -> None:
     """Checks that the object that a user's own function built has the members of its interface, a protocol.
 
-    Args:
-        what: the plug-in, for the message: "the reward 'mine.py:reward'".
-
-    Raises:
-        UserError: the object lacks a member, or a method is async or has a yield, so that a call would not run it.
+    No method may be async or have a yield, because a call would not run it.
     """
     methods = [name for name, part in vars(interface).items() if inspect.isfunction(part) and name[0] != "_"]
     names = [*interface.__annotations__, *methods]
@@ -165,9 +146,6 @@ def load_file(path: Path) -> Any:
 
     The file may import other files of its folder: the folder stays on the Python path, at the end, so that a
     `random.py` there does not replace Python's own.
-
-    Raises:
-        UserError: the file does not exist, is not Python, or raises; the message has the line.
     """
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
     name = f"{FILE_MODULE}{path.stem}_{digest}"  # files of the same name get different ones

@@ -3,19 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from megatron_sspo.files.strict_json import decode_json
+from megatron_sspo.files.reading import decode_json
 
 CHECKS = ("tests", "cases")
 # APPS, TACO: input_output; LiveCodeBench: *_test_cases; CodeContests: *_tests
 _CASES = (
-    "cases",
-    "input_output",
-    "test_cases",
-    "public_test_cases",
-    "private_test_cases",
-    "public_tests",
-    "private_tests",
-    "generated_tests",
+    *("cases", "input_output", "test_cases", "public_test_cases", "private_test_cases"),
+    *("public_tests", "private_tests", "generated_tests"),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.data.checks import CHECKS, find_checks
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.strict_json import decode_json
+from megatron_sspo.files.reading import decode_json
 
 _MAX_NAMES = 20  # of a record's fields, in an error message
 _TOOLS, _METADATA = "tools", "metadata"

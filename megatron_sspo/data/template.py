@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from megatron_sspo.config.naming import one_line
 from megatron_sspo.data.row import Row
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.strict_json import decode_json
+from megatron_sspo.files.reading import decode_json
 from megatron_sspo.types import Prompt
 
 if TYPE_CHECKING:
@@ -47,12 +47,7 @@ CODEACT_INSTRUCTION = (
 
 
 def check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:
-    """Checks that a template can render rows at all.
-
-    Raises:
-        UserError: there is no chat template, or the format string has not the one field {question}, or comes with a
-            system text.
-    """
+    """Checks that a template can render rows at all."""
     if template == "chat":
         if not tokenizer.chat_template:
             raise UserError(
@@ -77,14 +72,9 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
     """Returns the prompt of a row, still without tokens, and the text of the tokens.
 
     Args:
-        row: the row with the question.
-        tokenizer: the tokenizer, whose chat template is used.
         template: "chat" for the tokenizer's chat template with the generation prompt, else a format string with
             `{question}`; see `check_template`.
         system: system message of the chat template; empty for none.
-
-    Raises:
-        UserError: the template does not fit the row.
     """
     messages = _messages_of(row, system)
     if template == "chat":

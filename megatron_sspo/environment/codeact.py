@@ -51,9 +51,6 @@ def environment(
         limits: limits of each cell: fields of `sspo_sandbox.Limits`, such as {"wall_seconds": 5.0}.
         url: address of a sandbox on another machine; "" takes one on this machine.
         python, packages, cgroup: see `sspo_sandbox.Sandbox`.
-
-    Raises:
-        UserError: an option of the sandbox is invalid, or it is missing or fails its probe.
     """
     with sandbox_errors():
         runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
@@ -73,10 +70,7 @@ class CodeAct:
     block. The observation of a turn with neither tag says so; the turn counts. An interpreter that its code terminates
     is not restarted; the observations say so.
 
-    Args:
-        runner: the sandbox, which is closed with the environment.
-        concurrency: number of cells that run at the same time.
-        max_turns, max_characters, max_episodes: see `environment`.
+    The sandbox, `runner`, is closed with the environment.
     """
 
     stop = ("</execute>", "</solution>")
@@ -98,35 +92,25 @@ class CodeAct:
         return CodeActEpisode(self)
 
     def start(self, is_needed: Callable[[], bool]) -> Session | None:
-        """Starts an interpreter and waits until it responds.
+        """Returns an interpreter that responds; None if it is no longer needed when a slot is free.
 
         Args:
             is_needed: function that returns whether the interpreter is still needed; polled while no slot is free.
-
-        Returns:
-            The interpreter; None if it is no longer needed when a slot is free.
-
-        Raises:
-            UserError: the sandbox is broken.
         """
-        pauses = iter(_RETRY_PAUSES)
-        while True:
+        for pause in (*_RETRY_PAUSES, None):
             with self._slot(is_needed) as has_slot:
                 if not has_slot:
-                    return None
+                    break
                 try:
                     return self._new_session()
                 except SandboxError as error:
-                    if (pause := next(pauses, None)) is None:
+                    if pause is None:
                         raise UserError(f"no interpreter can be started for a rollout: {error}") from error
             time.sleep(pause)
+        return None
 
     def execute(self, session: Session, code: str, is_needed: Callable[[], bool]) -> str | None:
-        """Runs a cell and returns its observation; None if the cell is no longer needed when a slot is free.
-
-        Raises:
-            UserError: the sandbox is broken.
-        """
+        """Runs a cell and returns its observation; None if the cell is no longer needed when a slot is free."""
         was_alive = session.is_alive
         with self._slot(is_needed) as has_slot:
             if not has_slot:

@@ -16,12 +16,6 @@ class TurnTemplate:
 
     It is extracted from an example conversation that the template renders once. Tokens of a rollout are only appended.
     The sampled tokens never change, even if rendering their text again would give other tokens.
-
-    Args:
-        tokenizer: the model's tokenizer.
-
-    Raises:
-        UserError: the tokenizer has no chat template, or the template does not support a second user message.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -45,9 +39,6 @@ class TurnTemplate:
             response: tokens of the response so far. If the last one is the token with which the template ends a
                 message, that token is not repeated.
             observation: the observation's text, in which special tokens are encoded as ordinary text.
-
-        Raises:
-            UserError: the environment returned something other than text.
         """
         if not isinstance(observation, str):
             raise UserError(

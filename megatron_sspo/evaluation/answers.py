@@ -1,17 +1,14 @@
 """The record of the answers to a set: readable, and sufficient to compute every metric."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from megatron_sspo.evaluation.estimate import Estimate, greedy_pass, sampled_avg, sampled_pass
-from megatron_sspo.evaluation.table import MEASURE
 from megatron_sspo.types import RolloutGroup, sum_of_parts
+from sspo_lab.estimate import Estimate, greedy_pass, sampled_avg, sampled_pass
 
-# metrics of a set that are no pass rates, and the set's title, which results.json has beside them
+# names of metrics of a set that are no pass rates, and of the set's title, which results.json has beside them
 _OWN = ("format_rate", "reward", "response_tokens", "turns", "truncated", "title")
-_RATE = re.compile(rf"(?:{MEASURE.pattern})(?:/low|/high)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,11 +57,7 @@ class Answers:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Reverses `to_row`.
-
-        Raises:
-            LookupError, TypeError: the row does not have the form that `to_row` returns.
-        """
+        """Reverses `to_row`; raises LookupError or TypeError for a row of another form."""
         return cls(**{**row, "answers": tuple(Answer(**answer) for answer in row["answers"])})
 
     def to_row(self) -> dict[str, Any]:
@@ -79,7 +72,7 @@ def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> di
     also has `/low` and `/high`, the ends of its 95 % interval over prompts (`estimate`). Greedy answers further give
     `format_rate`, the mean `reward`, the means of the reward's other parts, `response_tokens`, `turns` if any response
     has several, and the share that was `truncated`. A reward without the part "answer" has no pass@1, avg@k or pass@j.
-    A part that is named `title` or as one of these metrics is found as `reward/NAME`.
+    A part that is named `title`, as one of these metrics or with an @ is found as `reward/NAME`.
     """
     first = [answers.answers[0] for answers in greedy]
     parts = sorted({name for answer in first for name in answer.reward})
@@ -93,8 +86,7 @@ def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> di
         if part == "format":
             found["format_rate"] = _mean([value == 1.0 for value in values])
         elif part != "answer":
-            is_taken = part in _OWN or _RATE.fullmatch(part)
-            found[f"reward/{part}" if is_taken else part] = _mean(values)
+            found[f"reward/{part}" if part in _OWN or "@" in part else part] = _mean(values)
     found["reward"] = _mean([sum_of_parts(answer.reward) for answer in first])
     found["response_tokens"] = _mean([answer.tokens for answer in first])
     if any(answer.turns > 1 for answer in first):
@@ -118,3 +110,21 @@ def _with_interval(name: str, estimate: Estimate) -> dict[str, float]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def format_metrics(metrics: Mapping[str, float]) -> str:
+    """Returns the metrics of a set on one line, without the ends of their intervals."""
+    return "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if not name.endswith(("/low", "/high")))
+
+
+def before_and_after(first: Mapping[str, float], last: Mapping[str, float], name: str) -> list[tuple[str, str, str]]:
+    """Returns rows for one set: each metric in the first and in the last evaluation of a run, with its interval."""
+
+    def cell(row: Mapping[str, float], key: str) -> str:
+        if key not in row:
+            return "-"
+        interval = f" ({row[f'{key}/low']:.3f}-{row[f'{key}/high']:.3f})" if f"{key}/low" in row else ""
+        return f"{row[key]:.3f}{interval}"
+
+    keys = [key for key in last if key.startswith(f"{name}/") and not key.endswith(("/low", "/high"))]
+    return [(key.removeprefix(f"{name}/"), cell(first, key), cell(last, key)) for key in keys]

@@ -1,4 +1,4 @@
-"""`megatron-sspo evaluate` and `table`: evaluate one model on some sets, and compare several evaluations."""
+"""`megatron-sspo evaluate`: evaluates one model on some sets."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,27 +13,15 @@ from megatron_sspo.data.row import count_dropped
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.data.tokenizer import load_tokenizer
 from megatron_sspo.errors import UserError
+from megatron_sspo.evaluation.answers import format_metrics
 from megatron_sspo.evaluation.evaluate import SetEvaluation
 from megatron_sspo.evaluation.model import fingerprint, open_model
 from megatron_sspo.evaluation.parts import open_held_out_parts
-from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord, read_result
-from megatron_sspo.evaluation.sets import (
-    check_held_out,
-    held_out_streams,
-    sampling_of,
-    sets_of,
-    settings_of,
-)
-from megatron_sspo.evaluation.table import (
-    Result,
-    find_differences,
-    format_metrics,
-    left_out,
-    markdown,
-    paper_table,
-)
+from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord
+from megatron_sspo.evaluation.sets import check_held_out, held_out_streams, sampling_of, sets_of, settings_of
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.paper import HELD_OUT
+from megatron_sspo.plots import lab
 from megatron_sspo.processes.console import Display
 from megatron_sspo.rollout.open_engine import check_engine, open_engine
 from megatron_sspo.run import Evaluation, Run, check
@@ -52,20 +40,16 @@ def evaluate_model(
     output: Path | None = None,
     label: str = "",
     config_folder: Path | None = None,
-) -> Result:
+) -> None:
     """Evaluates a model and prints the table. An interrupted evaluation is resumed: no prompt is answered twice.
 
     Args:
         run: the run whose evaluation, reward, engine, sampling and seed are used.
-        path: the folder of the model; see `open_model`.
+        path, config_folder: see `open_model`.
         names: names of sets, of the run or else of the paper; empty takes all sets of the run.
         samples: k, the number of sampled answers per prompt; None takes the run's.
         output: the folder, see `EvaluationRecord`; None takes one in `evaluations/`, named after the path.
         label: the model's name in tables; "" takes the path.
-        config_folder: see `open_model`.
-
-    Raises:
-        UserError: a set, model, engine or reward is missing or wrong, or the folder belongs to another evaluation.
     """
     run = _with_sets(run, names)
     assert run.evaluation is not None
@@ -89,44 +73,17 @@ def evaluate_model(
             for name, stream in streams.items():
                 if stream.dropped:
                     display.log(f"{name}: {len(stream.prompts):,} prompts; dropped {count_dropped(stream.dropped)}")
+            options = {"samples": samples, "tokenizer": tokenizer}
             stores = {
-                name: record.open_set(
-                    name, streams[name], settings_of(run, held_out), samples=samples, tokenizer=tokenizer
-                )
+                name: record.open_set(name, streams[name], settings_of(run, held_out), **options)
                 for name, held_out in run.evaluation.sets.items()
             }
             _generate_answers(run, folder, streams, stores, record, display)
-    result = read_result(output)
-    head, rows = paper_table([result])
-    write_atomically(output / "table.md", markdown(head, rows))
+    head, rows, lines = lab.call("evaluations.one_table", output)
+    write_atomically(output / "table.md", lab.call("table.markdown", head, rows))
     display.table("percent, with 95 % intervals over prompts", head, rows)
-    for line in left_out([result]):
+    for line in lines:
         display.log(line)
-    return result
-
-
-def print_table(folders: Sequence[str]) -> None:
-    """Prints the paper's table of evaluations in Markdown; the first evaluation is the base of comparison.
-
-    A line below the table names each model without a row, and each set whose evaluations have other prompts, rewards or
-    settings.
-
-    Args:
-        folders: folders of evaluations, each as `folder` or, to rename its model, as `name=folder`. The runs of a sweep
-            have `=` in their names, so a text that is an existing folder has no name before it.
-
-    Raises:
-        UserError: a folder has no results, or its files cannot be read.
-    """
-    results = []
-    for text in folders:
-        name, equals, folder = ("", "", text) if Path(text).is_dir() else text.partition("=")
-        result = read_result(Path(folder if equals else text))
-        results.append(replace(result, model=name) if equals else result)
-    differences = find_differences(results)
-    print(markdown(*paper_table(results, unlike=[other for other, _ in differences])), end="")
-    if lines := [*left_out(results), *(text for _, text in differences)]:
-        print("", *map(one_line, lines), sep="\n")
 
 
 def _with_sets(run: Run, names: Sequence[str]) -> Run:

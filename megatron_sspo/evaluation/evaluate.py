@@ -14,11 +14,7 @@ Kind = Literal["greedy", "sampled"]
 
 
 class AnswerStore:
-    """The answers to a set, by prompt. This class keeps them in memory; `record.AnswerFiles` keeps them in files.
-
-    Args:
-        tokenizer: the tokenizer that decodes prompts.
-    """
+    """The answers to a set, by prompt. This class keeps them in memory; `record.AnswerFiles` keeps them in files."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

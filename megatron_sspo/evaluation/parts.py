@@ -1,7 +1,7 @@
 """`open_parts`: the rewards and environments of a run and of its held-out sets."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +28,7 @@ class Parts:
 
 @contextmanager
 def open_parts(run: Run) -> Iterator[Parts]:
-    """Opens the parts of a run; the context closes them.
-
-    Raises:
-        UserError: a part cannot be built, lacks a method, or cannot be closed.
-    """
+    """Opens the parts of a run; the context closes them."""
     with ExitStack() as stack:
         opened = _Opened(stack)
         reward = opened.reward(run.reward, run.reward_options)
@@ -52,34 +48,31 @@ class _Opened:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._rewards: dict[str, Reward] = {}
-        self._environments: dict[str, Episodes | None] = {}
+        self._known: dict[str, Any] = {}
 
     def held_out(self, run: Run) -> HeldOutParts:
         return {
-            name: (
-                self.reward(*reward_of(run, held_out)),
-                self.environment(rollouts_of(run, held_out), held_out.prompts),
-            )
-            for name, held_out in sets_of(run).items()
+            name: (self.reward(*reward_of(run, each)), self.environment(rollouts_of(run, each), each.prompts))
+            for name, each in sets_of(run).items()
         }
 
     def reward(self, name: str, options: Mapping[str, Any]) -> Reward:
-        key = _key(name, options)
-        if key not in self._rewards:
-            self._rewards[key] = open_reward(name, options)
-            self._stack.callback(call_user_code, self._rewards[key].close, "the reward's close")
-        return self._rewards[key]
+        def build() -> Reward:
+            reward = open_reward(name, options)
+            self._stack.callback(call_user_code, reward.close, "the reward's close")
+            return reward
+
+        return self._once(["reward", name, dict(options)], build)
 
     def environment(self, rollouts: Rollouts, prompts: Prompts) -> Episodes | None:
-        key = _key(rollouts.environment, rollouts.environment_options)
+        key = [rollouts.environment, dict(rollouts.environment_options)]
         if rollouts.agent:  # which is opened with the limit on a prompt's tokens
-            key = _key(rollouts.agent, rollouts.agent_options, prompts.max_tokens)
-        if key not in self._environments:
-            opened = open_episodes(rollouts, max_prompt_tokens=prompts.max_tokens)
-            self._environments[key] = self._stack.enter_context(opened)
-        return self._environments[key]
+            key = [rollouts.agent, dict(rollouts.agent_options), prompts.max_tokens]
+        opened = open_episodes(rollouts, max_prompt_tokens=prompts.max_tokens)
+        return self._once(["episodes", *key], lambda: self._stack.enter_context(opened))
 
-
-def _key(name: str, options: Mapping[str, Any], *more: Any) -> str:
-    return json.dumps([name, dict(options), *more], sort_keys=True, default=str)
+    def _once(self, key: list[Any], build: Callable[[], Any]) -> Any:
+        text = json.dumps(key, sort_keys=True, default=str)
+        if text not in self._known:
+            self._known[text] = build()
+        return self._known[text]

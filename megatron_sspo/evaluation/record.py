@@ -12,12 +12,12 @@ from megatron_sspo.data.stream import PromptStream, digest_of
 from megatron_sspo.errors import UserError, os_errors_as_user_errors, short_repr
 from megatron_sspo.evaluation.answers import Answers
 from megatron_sspo.evaluation.evaluate import AnswerStore, Kind
-from megatron_sspo.evaluation.table import Result, flat
 from megatron_sspo.files.reading import parse_json, read_bytes, read_json
 from megatron_sspo.files.writing import write_atomically, write_rows
 from megatron_sspo.processes.console import Display
 from megatron_sspo.run_folder.lock import RunLock
 from megatron_sspo.types import Prompt, RolloutGroup
+from sspo_lab.folder import flat
 
 _EVALUATION, _RESULTS = "evaluation.json", "results.json"
 _AGAIN = "remove it, and evaluate again: answers that are in the folder are kept"
@@ -35,11 +35,7 @@ class EvaluationRecord:
 
     Args:
         folder: the folder; it is created if missing.
-        model: the model's name in tables.
-        weights: a fingerprint of the model's tensors and configuration.
-
-    Raises:
-        UserError: the folder holds other files or answers of another model, or another process writes to it.
+        model, weights: the model's name in tables, and a fingerprint of its tensors and configuration.
     """
 
     def __init__(self, folder: Path, *, model: str, weights: str) -> None:
@@ -77,10 +73,6 @@ class EvaluationRecord:
             stream: the set's prompts and dropped rows.
             settings: everything that the answers depend on besides model and prompts.
             samples: k, the number of sampled answers per prompt; 0 takes the k of earlier attempts.
-            tokenizer: the tokenizer that decodes prompts.
-
-        Raises:
-            UserError: the folder holds answers to the set under other settings, or to other prompts.
         """
         prompts, known = stream.prompts, self._sets.get(name)
         new = {"prompts": f"{len(prompts)} prompts, sha256 {digest_of(prompts)}", **settings}
@@ -112,14 +104,7 @@ class EvaluationRecord:
 class AnswerFiles(AnswerStore):
     """The answers to a set, appended to files as they complete. The answers of earlier attempts are read first.
 
-    Args:
-        folder: the set's folder.
-        prompts: the set's prompts; answers to other prompts are ignored.
-        tokenizer: the tokenizer that decodes prompts.
-        samples: k, the number of sampled answers per prompt.
-
-    Raises:
-        UserError: a complete line cannot be read.
+    Answers to other prompts are ignored. `samples` is k, the number of sampled answers per prompt.
     """
 
     @os_errors_as_user_errors()
@@ -167,24 +152,6 @@ class AnswerFiles(AnswerStore):
 
     def _path(self, kind: Kind) -> Path:
         return self._folder / f"{kind}.jsonl"
-
-
-@os_errors_as_user_errors()
-def read_result(folder: Path) -> Result:
-    """Reads the metrics and the settings of an evaluation.
-
-    Raises:
-        UserError: the folder has no metrics, or they or the settings cannot be read.
-    """
-    path = folder / _RESULTS
-    content = read_json(path, remedy=_AGAIN) if path.exists() else {}
-    if not content.keys() >= {"model", "sets"}:
-        raise UserError(
-            f"{folder} has no {_RESULTS}: it is not an evaluation's folder, or no set of it is complete; name what "
-            "megatron-sspo evaluate MODEL --output has written"
-        )
-    titles = {name: found.pop("title") for name, found in content["sets"].items()}
-    return Result(content["model"], content["sets"], titles, _read_evaluation(folder)["sets"])
 
 
 def _read_evaluation(folder: Path) -> dict[str, Any]:

@@ -20,14 +20,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path, *, remedy: str = _DOWNLOAD) -> str:
-    """Returns the content of a text file in UTF-8.
-
-    Args:
-        remedy: what to do about a damaged file, for the message.
-
-    Raises:
-        UserError: the file cannot be read, or is not UTF-8.
-    """
+    """Returns the content of a text file in UTF-8; `remedy` is what to do about a damaged file, for the message."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -35,14 +28,7 @@ def read_text(path: Path, *, remedy: str = _DOWNLOAD) -> str:
 
 
 def read_json(path: Path, *, remedy: str = f"correct it, or {_DOWNLOAD}") -> dict[str, Any]:
-    """Returns the object in a JSON file.
-
-    Args:
-        remedy: what to do about a damaged file, for the message.
-
-    Raises:
-        UserError: the file cannot be read, or is not a JSON object.
-    """
+    """Returns the object in a JSON file; `remedy` is what to do about a damaged file, for the message."""
     text = read_text(path, remedy=remedy)
     try:
         content = parse_json(text)
@@ -68,6 +54,15 @@ def parse_json(text: str | bytes) -> Any:
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def decode_json(value: Any) -> Any:
+    """Returns the list or object that a text in a row spells in JSON; any other value, and any other text, as it is."""
+    try:
+        found = parse_json(value) if isinstance(value, str) else None
+    except ValueError:
+        found = None
+    return found if isinstance(found, (dict, list)) else value
 
 
 def finite_number(text: str) -> float:

@@ -20,21 +20,9 @@ from megatron_sspo.objective.average import average_of, counts_tokens
 _RELEASE = "1.16."
 # Options of the losses that the objective replaces. They must have their defaults.
 _REPLACED = (
-    "loss_type",
-    "importance_sampling_level",
-    "epsilon",
-    "epsilon_high",
-    "delta",
-    "sapo_temperature_neg",
-    "sapo_temperature_pos",
-    "vespo_k_pos",
-    "vespo_lambda_pos",
-    "vespo_k_neg",
-    "vespo_lambda_neg",
-    "use_bias_correction_kl",
-    "off_policy_mask_threshold",
-    "top_entropy_quantile",
-    "entropy_coef",
+    *("loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "delta", "sapo_temperature_neg"),
+    *("sapo_temperature_pos", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+    *("use_bias_correction_kl", "off_policy_mask_threshold", "top_entropy_quantile", "entropy_coef"),
     "use_adaptive_entropy",
 )
 

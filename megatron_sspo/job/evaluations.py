@@ -29,9 +29,7 @@ class Evaluations:
     Args:
         source: the engine, and the rewards and environments of held-out sets.
         held_out: the prompts of each set, by its name.
-        tokenizer: the tokenizer that decodes prompts.
         sync: collective that loads the policy's weights into the engine.
-        stop: the requests to stop the run.
         records: the files of the run on rank 0; None on the other ranks.
 
     Attributes:
@@ -140,7 +138,7 @@ class Evaluations:
         """Prints the first and the last row of each set side by side."""
         if not self._rows:
             return
-        from megatron_sspo.evaluation.table import before_and_after
+        from megatron_sspo.evaluation.answers import before_and_after
 
         first, last = self._rows[0], self._rows[-1]
         columns = ["", f"update {first['update']:.0f}", f"update {last['update']:.0f}"]
@@ -150,7 +148,7 @@ class Evaluations:
 
     def _finish_sets(self, update: int, title: str, send_again: Callable[[], None], may_stop: bool) -> bool:
         """Waits for the answers of each set. Returns False, and writes nothing, if a stop request ended it early."""
-        from megatron_sspo.evaluation.table import format_metrics
+        from megatron_sspo.evaluation.answers import format_metrics
 
         row: dict[str, float] = {"update": update}
         answers: list[dict[str, Any]] = []

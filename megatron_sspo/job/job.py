@@ -25,6 +25,7 @@ from megatron_sspo.job.prompts import report_prompts
 from megatron_sspo.job.records import Records
 from megatron_sspo.job.rollout_source import RolloutSource
 from megatron_sspo.job.training import Training
+from megatron_sspo.plots import lab
 from megatron_sspo.policy.distributed import process_group
 from megatron_sspo.policy.metrics import UpdateRecord, update_metrics
 from megatron_sspo.policy.policy import Policy
@@ -33,8 +34,8 @@ from megatron_sspo.preflight.resources import read_model_config
 from megatron_sspo.preflight.unread import unread_settings
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.console import LOG, Display, format_update, pluralize
-from megatron_sspo.processes.cuda_connections import order_kernels
 from megatron_sspo.processes.stop import Stop
+from megatron_sspo.processes.surroundings import order_kernels
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.rollout.servers.environment_variables import agree_on_nccl
@@ -139,7 +140,6 @@ class Job:
             "update": self.state.update,
             **reward_metrics(batch, policy_version=version),
             **(update_metrics(record) if self.is_main else {}),
-            **self.cycles.metrics(),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }
         row |= self._source.metrics(row)
@@ -209,29 +209,18 @@ class Job:
                     before = read_manifest(self.training.resumed_from).run
                     for line in differences(before, config_to_json(self.run)):
                         self.display.log(f"resumed with another configuration: {line}")
-                elif rows := metrics_files.read_complete_rows(self.folder / metrics_files.METRICS):
-                    self.display.log(
-                        f"no checkpoint: begins anew, {pluralize(len(rows), 'row')} of metrics are dropped"
-                    )
+                elif rows := metrics_files.read(self.folder / metrics_files.METRICS):
+                    dropped = pluralize(len(rows), "row")
+                    self.display.log(f"no checkpoint: begins anew, {dropped} of metrics are dropped")
             update = self.state.update if self.training.resumed_from else None
             self._records = Records(self.run, self.folder, update=update, tokenizer=self.tokenizer)
             stack.callback(self._records.writer.close)
 
         agree.run_on_rank_0(open_on_rank_0)
-        self._evaluations = Evaluations(
-            self.run,
-            self._source,
-            {name: stream.prompts for name, stream in self._held_out.items()},
-            self.tokenizer,
-            sync=self._load_evaluated_weights,
-            stop=self.stop,
-            display=self.display,
-            records=self._records,
-        )
-
-    def _log_remarks(self) -> None:
-        for line in self._source.remarks(self.prompts.prompts):
-            self.display.log(line)
+        held_out = {name: stream.prompts for name, stream in self._held_out.items()}
+        parts = {"stop": self.stop, "display": self.display, "records": self._records}
+        sync = self._load_evaluated_weights
+        self._evaluations = Evaluations(self.run, self._source, held_out, self.tokenizer, sync=sync, **parts)
 
     def _begin(self) -> None:
         """Logs the start, runs the warm start of a new run, and starts an evaluation if one is due."""
@@ -240,16 +229,12 @@ class Job:
             f"{run.name}: {run.model.path}, {pluralize(run.parallel.num_processes, 'process', 'es')}, "
             f"into {self.folder}" + (f", resumed after update {self.state.update}" if is_resumed else "")
         )
-        lines = [
-            self.policy.kernels,
-            *unread_settings(run, self._model_config),
-            describe_end_of_turn(Path(run.model.path), self.tokenizer),
-        ]
-        for line in filter(None, lines):
+        end_of_turn = describe_end_of_turn(Path(run.model.path), self.tokenizer)
+        for line in filter(None, [self.policy.kernels, *unread_settings(run), end_of_turn]):
             self.display.log(line)
         report_prompts(self.display, self.folder, self.prompts, self._held_out)
         if not is_resumed:
-            agree.run_on_rank_0(self._log_remarks)
+            agree.run_on_rank_0(lambda: [*map(self.display.log, self._source.remarks(self.prompts.prompts))])
         if not is_resumed and run.warm_start is not None:
             self.state.is_warm_started = self._warm_start(run.warm_start)
             if self.state.is_warm_started and run.checkpoint_every:
@@ -262,11 +247,7 @@ class Job:
         self._profiler.before(self.state.update + 1)
 
     def _warm_start(self, options: WarmStart) -> bool:
-        """Trains on demonstrations, and then gives the policy the optimizer of the updates. A collective.
-
-        Returns:
-            False if a stop request ended it early.
-        """
+        """Trains on demonstrations, then sets the optimizer of the updates. Returns False if a stop request came."""
         from megatron_sspo.job.warm_start import warm_start
 
         prompts = self._prompt_stream(options.prompts)
@@ -301,27 +282,22 @@ class Job:
         if not self.training.is_saved:
             self._save()
         self.training.checkpoints.wait()
-        if self._evaluations.in_progress is None and not agree.run_on_rank_0(self._is_evaluated):
-            self._evaluations.begin(self.state.update, may_wait=False)
-        if not self._evaluations.finish(self.state.update, may_stop=True):
+        update = self.state.update
+        if self._evaluations.in_progress is None and not agree.run_on_rank_0(lambda: self._evaluations.has_row(update)):
+            self._evaluations.begin(update, may_wait=False)
+        if not self._evaluations.finish(update, may_stop=True):
             self._stop_early()
             return
         model = self.training.export()
         if self.is_main:
-            from megatron_sspo.plots.curves import plot_run  # with Matplotlib
-
-            curves = plot_run(self.folder)
+            curves = lab.call("curves.plot_run", self.folder)
             self._evaluations.print_table()
             self.display.log(f"model: {model}   curves: {curves}   metrics: {self.folder / metrics_files.METRICS}")
-
-    def _is_evaluated(self) -> bool:
-        """Returns whether the last update is evaluated; only rank 0 has the rows that show this."""
-        return self._evaluations.has_row(self.state.update)
 
     def _lacks_evaluation(self) -> bool:
         """Returns whether the run was interrupted after its newest checkpoint, before its weights were evaluated."""
         is_due = self._is_evaluation_due() or self.state.update == 0
-        return self.state.update < self.run.num_updates and is_due and not self._is_evaluated()
+        return self.state.update < self.run.num_updates and is_due and not self._evaluations.has_row(self.state.update)
 
     # ------------------------------------------------------------------ parts
 

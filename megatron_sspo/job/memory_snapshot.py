@@ -15,13 +15,9 @@ _EVENTS = 100_000  # the newest allocations and releases that are kept
 
 @contextmanager
 def snapshot_on_out_of_memory(device: torch.device, folder: Path, rank: int) -> Iterator[None]:
-    """A context manager that writes a snapshot if torch's allocator finds no memory on a GPU, and raises the error.
+    """A context manager that writes a snapshot into a run's folder if torch's allocator finds no memory on a GPU.
 
     The traceback of the error then names the file. On a CPU nothing is recorded: the kernel kills the process there.
-
-    Args:
-        folder: the run's folder.
-        rank: this process, for the file's name.
     """
     if device.type != "cuda":
         yield

@@ -28,8 +28,7 @@ class Profiler:
     """
 
     def __init__(self, updates: range, folder: Path, rank: int) -> None:
-        self._updates, self._rank = updates, rank
-        self._folder = folder / FOLDER
+        self._updates, self._folder, self._rank = updates, folder / FOLDER, rank
         self._running: profile | None = None
 
     def before(self, update: int) -> None:
@@ -40,42 +39,31 @@ class Profiler:
             self._running.start()
 
     def after(self, update: int) -> list[str]:
-        """Writes the trace if this was the last of the updates.
-
-        Returns:
-            The lines to show; none if the profiler goes on or does not run.
-        """
-        return self._write(update) if self._running and update == self._updates[-1] else []
-
-    def close(self) -> None:
-        """Stops a profiler that still runs, because the run ends early; its trace is not written."""
-        if self._running is not None:
-            self._running.stop()
-            self._running = None
-
-    def _write(self, update: int) -> list[str]:
-        running, self._running = self._running, None
-        assert running is not None
-        running.stop()
+        """Writes the trace if this was the last of the updates, and returns the lines to show."""
+        if self._running is None or update != self._updates[-1]:
+            return []
+        finished = self._running
+        self.close()
         path = self._folder / f"updates-{self._updates[0]}-{update}-rank-{self._rank}.json.gz"
         with os_errors_as_user_errors(path):
             self._folder.mkdir(exist_ok=True)
             with replacing(path) as temporary:
-                running.export_chrome_trace(str(temporary))
-        return [f"trace: {path}", *largest(running)]
+                finished.export_chrome_trace(str(temporary))
+        return [f"trace: {path}", *largest(finished)]
+
+    def close(self) -> None:
+        """Stops a profiler that still runs."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
 
 
 def largest(finished: profile) -> list[str]:
     """Returns a line with the sum, and one for each of the largest entries, by time on the GPU if there is one."""
-    on_device = torch.cuda.is_available()
-    kind = "self_device_time_total" if on_device else "self_cpu_time_total"
-    entries = sorted(finished.key_averages(), key=lambda entry: -getattr(entry, kind))
-    total = sum(getattr(entry, kind) for entry in entries) or 1.0
+    kind, device = ("self_device_time_total", "GPU") if torch.cuda.is_available() else ("self_cpu_time_total", "CPU")
+    entries = sorted(((getattr(entry, kind) / 1e6, entry) for entry in finished.key_averages()), key=lambda e: -e[0])
+    total = sum(seconds for seconds, _ in entries) or 1.0
     return [
-        f"{total / 1e6:.2f} s of {'GPU' if on_device else 'CPU'} time in {len(entries)} operations; the largest:",
-        *(
-            f"{getattr(entry, kind) / total:6.1%}  {getattr(entry, kind) / 1e6:8.3f} s  {entry.count:8,} calls  "
-            f"{entry.key}"
-            for entry in entries[:_SHOWN]
-        ),
+        f"{total:.2f} s of {device} time in {len(entries)} operations; the largest:",
+        *(f"{s / total:6.1%}  {s:8.3f} s  {e.count:8,} calls  {e.key}" for s, e in entries[:_SHOWN]),
     ]

@@ -14,15 +14,9 @@ from megatron_sspo.processes.console import Display
 
 
 def report_prompts(display: Display, folder: Path, prompts: PromptStream, held_out: Mapping[str, PromptStream]) -> None:
-    """Reports what columns became, dropped prompts, which a file lists, and prompts both trained on and evaluated.
-
-    Args:
-        folder: the run's folder, into which rank 0 writes the file.
-        held_out: the evaluation sets by name.
-    """
-    for line in describe_sources(
-        {"prompts": prompts, **{f"evaluation set {name}": held_out[name] for name in held_out}}
-    ):
+    """Reports what columns became, dropped prompts, which a file lists, and prompts both trained on and evaluated."""
+    named = {"prompts": prompts, **{f"evaluation set {name}": held_out[name] for name in held_out}}
+    for line in describe_sources(named):
         display.log(line)
     if prompts.dropped:
         display.log(

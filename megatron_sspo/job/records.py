@@ -25,14 +25,10 @@ class Records:
     Args:
         folder: the run's folder, which exists.
         update: the last update of the checkpoint that the run resumes from; None starts a new run.
-        tokenizer: the tokenizer that decodes prompts and responses.
 
     Attributes:
         evaluations: the rows of the evaluations before a resumption.
         writer: the writer of rows, which holds them back from the trackers while an evaluation is in progress.
-
-    Raises:
-        UserError: a file cannot be written or read, or a tracker cannot be started.
     """
 
     def __init__(self, run: Run, folder: Path, *, update: int | None, tokenizer: Any) -> None:
@@ -43,8 +39,7 @@ class Records:
             write_atomically(folder / "config.json", json.dumps(config, indent=1))
             for name in (metrics_files.METRICS, metrics_files.EVALUATIONS, metrics_files.ROLLOUTS):
                 metrics_files.truncate_after(folder / name, -1 if update is None else update)
-            path = folder / metrics_files.EVALUATIONS
-            self.evaluations = metrics_files.read(path) if path.exists() else []
+            self.evaluations = metrics_files.read(folder / metrics_files.EVALUATIONS)
             first = 0 if update is None else update + 1
             self.writer = metrics_files.MetricsWriter(folder, run.tracking, run.name, config, first_step=first)
 

@@ -56,11 +56,5 @@ class RolloutSource:
     def metrics(self, row: Mapping[str, float]) -> dict[str, float]:
         """Returns the plug-ins' own metrics for this rank's share of the rollouts, such as why programs failed."""
         kind = self._agent_or_environment
-        return plugin_metrics(
-            row,
-            [
-                (self.engine, "the engine", ""),
-                (self.parts.reward, "the reward", "reward/"),
-                (self.parts.environment, f"the {kind}", f"{kind}/"),
-            ],
-        )
+        parts = [(self.engine, "the engine", ""), (self.parts.reward, "the reward", "reward/")]
+        return plugin_metrics(row, [*parts, (self.parts.environment, f"the {kind}", f"{kind}/")])

@@ -36,11 +36,7 @@ class SavedRollouts:
         self.cycles = self
 
     def next(self, update: int) -> list[RolloutGroup]:
-        """Returns the groups of the cycle that starts after `update` updates. A collective.
-
-        Raises:
-            UserError: the folder does not have the cycle, or it has other sizes than the run.
-        """
+        """Returns the groups of the cycle that starts after `update` updates. A collective."""
 
         def read() -> list[RolloutGroup]:
             nonlocal groups
@@ -77,7 +73,7 @@ class SavedRollouts:
         """Returns nothing: rewards are computed."""
         return []
 
-    def metrics(self, row: Mapping[str, float] | None = None) -> dict[str, float]:
+    def metrics(self, row: Mapping[str, float]) -> dict[str, float]:
         """Returns no metrics."""
         return {}
 

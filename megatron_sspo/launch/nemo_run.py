@@ -1,6 +1,6 @@
 """Runs recipes as NeMo-Run experiments. This module needs NeMo-Run, but nothing of the trainer's environment.
 
-    job = paper_job("qwen3_30b_a3b_math", variables={"CONTAINER": "trainer.sqsh"})
+    job = SlurmJob(recipe="examples/qwen3_8b_math.py", options=["--nodes=2"], variables={"CONTAINER": "trainer.sqsh"})
     sys.exit(launch(job, slurm_executor(job, account="research", partition="h100")))
 
 An experiment has one task: the job that `sbatch slurm/train.sbatch` submits, with servers on the first nodes of the
@@ -17,7 +17,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,52 +32,6 @@ _STATE_SECONDS = 120.0  # how long to wait until Slurm's accounting has the stat
 # Fields of the executor that are numbers; NeMo-Run refuses a number in those of text, such as partition.
 _NUMBERS = ("nodes", "ntasks_per_node", "cpus_per_task", "cpus_per_gpu", "gpus_per_node", "gpus_per_task", "segment")
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
-
-# The number of nodes and the script of each of the paper's settings (slurm/README.md).
-_PAPER = {
-    "qwen2_5_7b_math": (2, SCRIPT),
-    "qwen3_8b_math": (2, SCRIPT),
-    "qwen3_8b_code": (2, SCRIPT),
-    "qwen3_14b_math": (2, SCRIPT),
-    "qwen3_14b_code": (2, SCRIPT),
-    "qwen3_30b_a3b_math": (3, "slurm/train_qwen3_30b_a3b.sbatch"),
-    "qwen3_30b_a3b_code": (3, "slurm/train_qwen3_30b_a3b.sbatch"),
-}
-
-
-def paper_job(
-    setting: str,
-    *,
-    stale: bool = False,
-    assignments: Sequence[str] = (),
-    options: Sequence[str] = (),
-    variables: Mapping[str, str] | None = None,
-    recipes: str = "examples",
-) -> SlurmJob:
-    """Returns a job for one of the paper's settings.
-
-    Args:
-        setting: the name of a setting, such as qwen3_30b_a3b_math.
-        stale: whether μ is 4 instead of 2.
-        assignments: overrides as for `--set`.
-        options: options of sbatch, added after the setting's number of nodes.
-        variables: variables of slurm/README.md; by default their values in the environment.
-        recipes: the folder with the settings' files: `paper` in a project of `megatron-sspo new`.
-
-    Raises:
-        UserError: the setting does not exist.
-    """
-    if setting not in _PAPER:
-        raise UserError(f"the paper has no setting {setting!r}: choose one of {', '.join(_PAPER)}")
-    nodes, script = _PAPER[setting]
-    return SlurmJob(
-        recipe=f"{recipes}/{setting}.py{':stale' if stale else ''}",
-        assignments=assignments,
-        options=[f"--nodes={nodes}", *options],
-        variables=variables_from_environment() if variables is None else variables,
-        script=script,
-    )
-
 
 # ------------------------------------------------------------------ executors
 

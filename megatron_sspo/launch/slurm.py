@@ -14,19 +14,8 @@ from megatron_sspo.errors import UserError
 
 # The environment variables that the scripts read; slurm/README.md explains them.
 VARIABLES = (
-    "RUN",
-    "SERVER_NODES",
-    "SERVERS_PER_NODE",
-    "RANKS_PER_NODE",
-    "SERVERS",
-    "PYTHON",
-    "SERVER_PYTHON",
-    "CONTAINER",
-    "SERVER_CONTAINER",
-    "MOUNTS",
-    "INTERFACE",
-    "PROJECT",
-    "RESTART",
+    *("RUN", "SERVER_NODES", "SERVERS_PER_NODE", "RANKS_PER_NODE", "SERVERS", "PYTHON", "SERVER_PYTHON"),
+    *("CONTAINER", "SERVER_CONTAINER", "MOUNTS", "INTERFACE", "PROJECT", "RESTART"),
 )
 _FOLDERS = ("RUN", "SERVERS")
 _IMAGES = ("CONTAINER", "SERVER_CONTAINER")
@@ -129,11 +118,7 @@ class SlurmJob:
         return "\n".join([*lines, shlex.join(self.command), "", f"# {self.script}", self._script_text().rstrip()])
 
     def submit(self) -> int:
-        """Runs sbatch, which prints the job's number, and returns its exit code.
-
-        Raises:
-            UserError: this machine has no sbatch.
-        """
+        """Runs sbatch, which prints the job's number, and returns its exit code."""
         if shutil.which("sbatch") is None:
             raise UserError("there is no sbatch on this machine: start from a login node of the cluster")
         return subprocess.run(self.command, cwd=self.project, env={**os.environ, **self.environment}).returncode
@@ -164,9 +149,6 @@ def split_options(text: str, what: str = "--sbatch", *, comments: bool = False) 
     Args:
         what: the place of the text, for the message.
         comments: whether what follows a # is left out.
-
-    Raises:
-        UserError: a word is not a long option `--name` or `--name=value`, or a quote is not closed.
     """
     try:
         options = shlex.split(text, comments=comments)
@@ -202,9 +184,6 @@ def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
 
     Args:
         sizes: the numbers of processes that the run has a layout for.
-
-    Raises:
-        UserError: the numbers differ; the message has both and says how to change them.
     """
     given = job.all_options()
     nodes = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", given.get("nodes", ""))

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,12 @@ def preflight(
     ranks that torchrun or srun has started, only rank 0 does this. `check_ranks` checks the memory of the ranks.
 
     Args:
-        run: the configuration, which `run.check` has checked.
         resume: the folder of the run to resume; None for a new run.
         elsewhere: whether the run is for other machines than this one.
         log: function that is called with each line about the data.
 
     Returns:
         A line for each field that differs from the configuration in the checkpoint of a resumed run.
-
-    Raises:
-        UserError: the first check that fails.
     """
     model = Path(run.model.path)
     folder = resume or Path(run.output) / run.name
@@ -58,10 +54,10 @@ def preflight(
     check_trackers(run.tracking)
     tokenizer = load_tokenizer(model)
     reward = _check_plugins(run, tokenizer)
-    _check_weights(model, config, run.model.init, log)
-    if line := describe_end_of_turn(model, tokenizer):
+    _check_weights(model, config, run.model.init)
+    lines = _check_data(run, config, tokenizer, reward, checkpoint)
+    for line in filter(None, [describe_end_of_turn(model, tokenizer), *lines]):
         log(line)
-    _check_data(run, config, tokenizer, reward, checkpoint, log)
     if os.environ.get("RANK", "0") == "0":
         resources.check_disk(run, config, folder)
         _check_servers(run.rollouts, elsewhere=elsewhere)
@@ -84,11 +80,7 @@ def _check_layouts(run: Run, config: Mapping[str, Any], *, elsewhere: bool) -> N
 
 
 def _check_plugins(run: Run, tokenizer: Any) -> Callable[..., Reward]:
-    """Checks the names and options of the advantage, the engine, the environment or agent, and the reward.
-
-    Returns:
-        The function that builds the reward.
-    """
+    """Checks the advantage, the engine, the environment or agent, and the reward; returns what builds the reward."""
     may_branch = bool(run.rollouts.agent) and run.rollouts.endpoint.max_branches > 1
     check_advantage(run.advantage, run.rollouts.group_size, may_branch=may_branch, refills=run.rollouts.refills)
     check_engine(run)
@@ -109,24 +101,16 @@ def _check_weights(model: Path, config: Mapping[str, Any], init: str, log: Calla
 
 
 def _check_data(
-    run: Run,
-    config: Mapping[str, Any],
-    tokenizer: Any,
-    reward: Callable[..., Reward],
-    checkpoint: Resumable | None,
-    log: Callable[[str], None],
-) -> None:
-    """Reads and checks every row: of the prompts, of the held-out sets, and of the warm start."""
+    run: Run, config: Mapping[str, Any], tokenizer: Any, reward: Callable[..., Reward], checkpoint: Resumable | None
+) -> Iterator[str]:
+    """Reads and checks every row: of the prompts, of the held-out sets, and of the warm start. Yields lines on them."""
     stream = prompt_stream(run.prompts, tokenizer, seed=run.seed, shuffle=True)
     if not run.rollouts.agent:  # which may reward its episodes itself, by rows without a gold answer
         check_prompts(reward, stream.prompts, run.reward_options)
     if checkpoint is not None:
         stream.restore(checkpoint.prompts)
     held_out = held_out_streams(run, tokenizer)
-    for line in describe_sources(
-        {"prompts": stream, **{f"evaluation set {name}": held_out[name] for name in held_out}}
-    ):
-        log(line)
+    yield from describe_sources({"prompts": stream, **{f"evaluation set {name}": held_out[name] for name in held_out}})
     for each in (stream, *held_out.values()):
         check_prompts_fit(each.prompts, config)
     check_held_out(run, held_out, tokenizer)
@@ -152,8 +136,7 @@ def _check_servers(rollouts: Rollouts, *, elsewhere: bool) -> None:
 def _check_folder(run: Run, folder: Path, *, is_new: bool) -> Resumable | None:
     """Checks that a new run's folder holds no run, or that a resumed run's folder holds one and a valid checkpoint.
 
-    Returns:
-        The newest checkpoint of a resumed run; None if there is none.
+    Returns the newest checkpoint of a resumed run; None if there is none.
     """
     if is_new:
         check_is_new(folder)
@@ -165,7 +148,7 @@ def _check_folder(run: Run, folder: Path, *, is_new: bool) -> Resumable | None:
     if is_new:
         return None
     # a run saves a checkpoint before its model; a kill may leave rows up to the update of the first or second one
-    rows = metrics_files.read_complete_rows(folder / metrics_files.METRICS)
+    rows = metrics_files.read(folder / metrics_files.METRICS)
     had_one = run.checkpoint_every and any(row["update"] > 2 * run.checkpoint_every for row in rows)
     if had_one or (folder / "model").exists():
         raise UserError(

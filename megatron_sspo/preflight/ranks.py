@@ -36,14 +36,7 @@ _SEEN_SECONDS = 10.0  # the time after which a new file of a shared file system 
 def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     """Checks that all ranks have the same software, configuration and folders, and enough memory.
 
-    A collective: all ranks raise the same error, so that no rank waits for another.
-
-    Args:
-        config: the content of the model's config.json.
-        folder: the run's folder; it is created if missing.
-
-    Raises:
-        UserError: the first check that fails.
+    A collective: all ranks raise the same error, so that no rank waits for another. The run's folder is created.
     """
     host, on_cuda = socket.gethostname(), torch.cuda.is_available()
     gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if on_cuda else ""
@@ -62,14 +55,7 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
 
 
 def check_same_prompts(streams: Mapping[str, PromptStream]) -> None:
-    """Checks that all ranks have the same prompts and demonstrations. A collective: all ranks raise the same error.
-
-    Args:
-        streams: the run's streams of prompts, by the fields that describe them.
-
-    Raises:
-        UserError: a rank has others; the message names the field.
-    """
+    """Checks that all ranks have the same prompts and demonstrations, by the fields of the run. A collective."""
     found = agree.all_gather_objects({place: stream.digest() for place, stream in streams.items()})
     for rank, other in enumerate(found):
         if differing := [place for place in other if other[place] != found[0][place]]:

@@ -1,11 +1,10 @@
-"""Finds settings without effect, because of another setting or a length, and rollouts in FP8 without a correction."""
+"""Finds settings without effect, because another setting is off, and rollouts in FP8 without a correction."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from megatron_sspo.config.naming import describe_value
 from megatron_sspo.run import Run
-from megatron_sspo.weights.family import size
 
 _READ_BY_MODE = {
     "none": (),
@@ -15,22 +14,16 @@ _READ_BY_MODE = {
 }
 
 
-def unread_settings(run: Run, config: Mapping[str, Any]) -> Iterator[str]:
+def unread_settings(run: Run) -> Iterator[str]:
     """Yields a line for each such setting: "penalties.kl_estimator is 'k2', and not used: penalties.kl_coef is 0.0".
 
-    They are no errors: a run that leaves out a part of a recipe, for comparison, or is shortened, keeps the settings of
-    that part.
-
-    Args:
-        run: the configuration.
-        config: the content of the model's config.json.
+    They are no errors: a run that leaves out a part of a recipe, for comparison, keeps the settings of that part.
     """
     for place, group, names, reason in _unread(run):
         for name in names:
             value = getattr(group, name)
             if value != getattr(type(group)(), name):
                 yield f"{place}.{name} is {describe_value(value)}, and not used: {reason}"
-    num_updates, positions = run.num_updates, size(config, "max_position_embeddings")
     if run.routing_replay == "R2" and run.updates_per_sync == 1:
         yield "routing_replay is 'R2', and not used: updates_per_sync is 1, so that no update has a pass of π_old"
     if run.rollouts.options.get("quantize") and run.correction.mode == "none" and run.old_policy == "trainer":
@@ -38,39 +31,6 @@ def unread_settings(run: Run, config: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"rollouts.options.quantize is {run.rollouts.options['quantize']!r}, and nothing corrects the difference "
             f"between trainer and engine: correction.mode=truncated{replay} would"
-        )
-    of_run = f"num_updates is {num_updates}"
-    limits = [  # each with the largest value that has an effect
-        (
-            "rollouts.sampling.max_tokens",
-            run.rollouts.sampling.max_tokens,
-            positions - 1,
-            f"the model has {positions} positions (max_position_embeddings): prompt and response together end there",
-        ),
-        (
-            "optimizer.warmup_updates",
-            run.optimizer.warmup_updates,
-            num_updates,
-            f"{of_run}: the learning rate never reaches optimizer.lr",
-        ),
-        (
-            "checkpoint_every",
-            run.checkpoint_every,
-            num_updates,
-            f"{of_run}: no checkpoint is saved before the last update, and a killed run begins again",
-        ),
-        (
-            "evaluation.every",
-            run.evaluation.every if run.evaluation else 0,
-            num_updates,
-            f"{of_run}: the run is evaluated before and after only",
-        ),
-    ]
-    yield from (f"{place} is {value}, and {what}" for place, value, largest, what in limits if value > largest)
-    if left := -num_updates % run.updates_per_sync:
-        yield (
-            f"updates_per_sync is {run.updates_per_sync}, and num_updates is {num_updates}: the last cycle generates "
-            f"responses for {left} more update{'s' * (left > 1)}, which trains only if the run is resumed with more"
         )
 
 
@@ -85,6 +45,5 @@ def _unread(run: Run) -> Iterator[tuple[str, Any, tuple[str, ...], str]]:
         yield "rollouts.endpoint", rollouts.endpoint, tuple(vars(rollouts.endpoint)), "rollouts.agent is ''"
     if not run.penalties.kl_coef:
         yield "penalties", run.penalties, ("kl_estimator",), "penalties.kl_coef is 0.0"
-    read = ("mode", *_READ_BY_MODE[correction.mode])
-    names = tuple(name for name in vars(correction) if name not in read)
+    names = tuple(name for name in vars(correction) if name not in ("mode", *_READ_BY_MODE[correction.mode]))
     yield "correction", correction, names, f"correction.mode is {correction.mode!r}"

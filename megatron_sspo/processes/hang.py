@@ -7,12 +7,8 @@ or srun then ends the other ranks.
 import faulthandler
 import os
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
-
-T = TypeVar("T")
 
 _limit: float | None = None  # seconds without progress after which this process ends; None: without limit
 _marked = 0.0  # when the timer was last set (`time.monotonic`)
@@ -43,15 +39,6 @@ def mark_progress() -> None:
     """Counts as progress of this rank. Call it in loops, and where the main thread waits for what has a time limit."""
     if _limit is not None and time.monotonic() - _marked > min(1.0, _limit / 10):
         _set(_limit)
-
-
-def wait_for_results(futures: Iterable[Future[T]]) -> list[T]:
-    """Returns the results of futures with a time limit of their own, in order. Each of them counts as progress."""
-    found = []
-    for future in futures:
-        found.append(future.result())
-        mark_progress()
-    return found
 
 
 def _set(seconds: float | None) -> None:

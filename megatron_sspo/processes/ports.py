@@ -12,11 +12,7 @@ _FIRST, _LAST = 20_000, 31_999
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """Returns a port on which a server can listen at `address`.
-
-    Raises:
-        UserError: see `check_address`.
-    """
+    """Returns a port on which a server can listen at `address`, see `check_address`."""
     with reserve_port(address) as reserved:
         return reserved.getsockname()[1]
 
@@ -27,9 +23,6 @@ def reserve_port(address: str = "127.0.0.1") -> socket.socket:
     The socket is bound and does not listen. A server that sets SO_REUSEADDR, as torch's store, SGLang and its router
     do, can then bind the same port and listen on it; this function, and programs that ask the kernel for a free port,
     choose another.
-
-    Raises:
-        UserError: see `check_address`.
     """
     check_address(address)
     while True:
@@ -43,30 +36,14 @@ def reserve_port(address: str = "127.0.0.1") -> socket.socket:
 
 
 def check_address(address: str, remedy: str = "set rollouts.options.address to one") -> None:
-    """Checks that a server of a run can listen at an address.
-
-    Args:
-        remedy: how the user chooses another address, for the message.
-
-    Raises:
-        UserError: `address` is not an address of this machine, or stands for all of them, as "" and 0.0.0.0 do.
-    """
+    """Raises UserError if an address is none of this machine, or stands for all of them, as "" and 0.0.0.0 do."""
     check_free(address, 0, remedy)
     if address in ("", "0.0.0.0"):
         raise UserError(f"{address!r} is all addresses of this machine, and clients need one of them: {remedy}")
 
 
 def check_free(address: str, port: int, remedy: str) -> None:
-    """Checks that a server can listen on a port.
-
-    Args:
-        address: the address of this machine to listen on; "" for all of them.
-        port: a number from 1 to 65,535; 0: any.
-        remedy: how the user chooses another, for the message.
-
-    Raises:
-        UserError: the port is in use, or this machine does not have the address.
-    """
+    """Raises UserError if a server cannot listen on a port; the address "" is all of them, and port 0 any."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections may be in TIME_WAIT
         try:

@@ -1,7 +1,8 @@
-"""The surroundings of a process: its limits and environment variables."""
+"""The surroundings of a process: its limits, its environment variables and the warnings of libraries."""
 
 import os
 import resource
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -37,3 +38,21 @@ def _set_variables(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def order_kernels(*, tensor: int, context: int) -> None:
+    """Sets CUDA_DEVICE_MAX_CONNECTIONS to 1 if tensor- or context-parallel ranks exist, unless it is set already.
+
+    CUDA reads this number of hardware queues once, when it starts. With one queue, kernels start in the order in which
+    they were launched. Megatron relies on this for the overlap of these ranks' collectives with matrix products: a
+    collective has to start before the product that it overlaps with, which would occupy the whole GPU. Call this before
+    anything asks torch for a GPU.
+    """
+    if max(tensor, context) > 1:
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+
+
+def ignore_upstream_warnings() -> None:
+    """Leaves out the warnings of Megatron and torch that users can do nothing about."""
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")  # about optional packages
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)")

@@ -31,8 +31,6 @@ _CLOSING = re.compile(r"^[ \t]*```", re.MULTILINE)
 _OWN_OPTIONS = ("concurrency", "rows_tried")  # all others are the sandbox's
 _SHOWN_ROWS = 10
 _LONGEST = 100_000  # characters of a program
-_CHECK_WORDS = frozenset({"test", "tests", "testcase", "testcases", "unittest", "unittests", "case", "cases", "assert"})
-_CHECK_WORDS |= {"asserts", "assertions", "input", "inputs", "output", "outputs"}
 
 Checks = tuple[tuple[str, ...], tuple[Case, ...]]
 Judge = TypeVar("Judge", bound="CodeReward")
@@ -54,11 +52,7 @@ def sandbox_errors(what: str = "", remedy: str = "") -> Iterator[None]:
 
 
 def check_prompt(prompt: Prompt, packages: Sequence[str] = (), url: str = "") -> None:
-    """Raises UserError if the checks of a prompt's row are invalid, or import a module that the sandbox lacks.
-
-    Args:
-        packages, url: options of the reward. What a sandbox at a `url` has is not known.
-    """
+    """Raises UserError if the checks of a prompt's row are invalid, or import a module that a sandbox here lacks."""
     tests, _ = read_checks(prompt)
     known = None if url else _modules_of(tuple(packages))
     for module in (name for text in tests for name in _imported(ast.parse(text))):
@@ -92,17 +86,6 @@ def _imported(node: ast.AST) -> Iterator[str]:
         yield from _imported(part)
 
 
-def _ignored_checks(metadata: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yields the fields that seem to have checks in a form that is not read, also those of nested records."""
-    for name, value in metadata.items():
-        words = re.split("[^a-z]+", str(name).lower())
-        is_text = isinstance(value, str) and ("assert" in value or value.lstrip()[:1] in ("[", "{"))
-        if value and (is_text or isinstance(value, (list, Mapping))) and not _CHECK_WORDS.isdisjoint(words):
-            yield f"{prefix}{name}"
-        elif isinstance(value, Mapping) and not prefix:
-            yield from _ignored_checks(value, f"{name}.")
-
-
 class CodeReward:
     """{"answer": I[the program passes all checks], "format": r_format}.
 
@@ -119,11 +102,7 @@ class CodeReward:
         self._reasons: Counter[str] = Counter()
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-        """Returns a dictionary for each pair of prompt and response, in order.
-
-        Raises:
-            UserError: see `read` and `judge`.
-        """
+        """Returns a dictionary for each pair of prompt and response, in order: see `read` and `judge`."""
         checks = {prompt.id: self.read(prompt) for prompt in prompts}
         attempts = [(extract_program(r), checks[p.id]) for p, r in zip(prompts, responses, strict=True)]
         reasons = self.judge(attempts)
@@ -133,12 +112,7 @@ class CodeReward:
         ]
 
     def read(self, prompt: Prompt) -> Checks:
-        """Returns the checks of a prompt's row.
-
-        Raises:
-            UserError: the checks are invalid, or have inputs that the sandbox's limits exclude, so that every program
-                would fail; the message names the prompt.
-        """
+        """Returns the checks of a prompt's row; inputs that the sandbox's limits exclude would fail every program."""
         tests, cases = read_checks(prompt)
         limits, sizes = self._pool.limits, [len(case.stdin.encode(errors="replace")) for case in cases]
         needs = {"disk_bytes": max(sizes, default=0), "memory_bytes": 2 * sum(sizes)}  # all inputs and their JSON
@@ -152,11 +126,7 @@ class CodeReward:
         return tests, cases
 
     def judge(self, attempts: Sequence[tuple[str | None, Checks]]) -> list[str]:
-        """Returns the reason of each program's end, as named in `metrics`; None is a response without a program.
-
-        Raises:
-            UserError: the sandbox is broken.
-        """
+        """Returns the reason of each program's end, as named in `metrics`; None is a response without a program."""
         jobs = {(program, checks) for program, checks in attempts if program is not None and len(program) <= _LONGEST}
         ordered = list(jobs)
         with sandbox_errors("programs cannot be judged: ", "; see docs/sandbox.md, and resume the run"):
@@ -165,11 +135,7 @@ class CodeReward:
         return [self.count(_reason(program, reasons, checks)) for program, checks in attempts]
 
     def remarks(self, prompts: Sequence[Prompt]) -> Iterator[str]:
-        """Yields what the user should know of the rows: whose tests pass for a program that does nothing.
-
-        Raises:
-            UserError: the sandbox is broken.
-        """
+        """Yields what the user should know of the rows: whose tests pass for a program that does nothing."""
         rows = [(prompt.id, tests) for prompt in prompts if (tests := self.read(prompt)[0])][: self._rows_tried]
         if not rows:
             return
@@ -225,18 +191,9 @@ def extract_last_block(text: str) -> str | None:
 
 
 def read_checks(prompt: Prompt) -> Checks:
-    """Returns the checks of a prompt's row: tests and cases.
-
-    Raises:
-        UserError: the checks have another form, a test is not Python, or all tests together do nothing.
-    """
+    """Returns the checks of a prompt's row: tests and cases; raises UserError for checks of another form."""
     tests, cases = prompt.metadata.get("tests"), prompt.metadata.get("cases")
     if not tests and not cases:
-        if ignored := ", ".join(_ignored_checks(prompt.metadata)):
-            raise UserError(
-                f"prompt {prompt.id!r} has neither tests nor cases, so a program would only have to print the answer, "
-                f"and {ignored} may be checks that are not read: convert them (docs/sandbox.md), or remove these fields"
-            )
         if not prompt.answer:
             raise UserError(
                 f"prompt {prompt.id!r} has neither tests, nor cases, nor an answer that a program has to print: give "
@@ -247,50 +204,22 @@ def read_checks(prompt: Prompt) -> Checks:
         if value and not isinstance(value, Sequence):
             raise UserError(f"prompt {prompt.id!r}: {name} is of type {type(value).__name__}: it must be a list")
     texts = [tests] if isinstance(tests, str) else list(tests or ())
-    can_fail = not texts
     for text in texts:
         if not isinstance(text, str):
             raise UserError(f"prompt {prompt.id!r}: a test is of type {type(text).__name__}: it must be Python source")
         try:
-            statements = ast.parse(text).body
+            is_empty = not ast.parse(text).body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the last two: nested too deeply
             reason = str(error) or type(error).__name__
             raise UserError(f"prompt {prompt.id!r}: a test is not Python ({reason}): fix or remove the row") from error
-        if not statements:
+        if is_empty:
             raise UserError(f"prompt {prompt.id!r}: a test is empty, so every program would pass it: remove the test")
-        can_fail = can_fail or any(map(_can_fail, statements))
-    if not can_fail:
-        raise UserError(
-            f"prompt {prompt.id!r}: its tests only define things, so every program would pass: call what they define"
-        )
     pairs: list[Case] = []
     for case in cases or ():
         if not isinstance(case, Mapping) or not all(isinstance(case.get(name), str) for name in ("stdin", "stdout")):
             raise UserError(f"prompt {prompt.id!r}: a case must be an object with the strings 'stdin' and 'stdout'")
         pairs.append(Case(stdin=case["stdin"], stdout=case["stdout"]))
     return tuple(texts), tuple(pairs)
-
-
-def _can_fail(statement: ast.stmt) -> bool:
-    """Returns whether a statement can fail: definitions, imports and constants cannot, whatever the program does."""
-    match statement:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Import() | ast.ImportFrom() | ast.Pass():
-            return False
-        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()]), body=body, orelse=[]):
-            return any(map(_can_fail, body))  # the sandbox's judge runs the tests as __main__
-        case ast.ClassDef(body=body):
-            return any(map(_can_fail, body))
-        case ast.Expr(value=value) | ast.Assign(value=value) | ast.AnnAssign(value=value):
-            return value is not None and not _is_constant(value)
-    return True
-
-
-def _is_constant(value: ast.expr) -> bool:
-    try:
-        ast.literal_eval(value)
-    except (ValueError, TypeError):  # a name, a call, a set of lists
-        return False
-    return True
 
 
 def _reason(program: str | None, reasons: Mapping[tuple[str, Checks], str], checks: Checks) -> str:
@@ -321,9 +250,6 @@ def reward_of(kind: type[Judge]) -> Callable[..., Judge]:
             python, packages, cgroup: see `sspo_sandbox.Sandbox`.
             rows_tried: the number of rows, the first ones, whose tests are tried at the start of a run with programs
                 that do nothing.
-
-        Raises:
-            UserError: an option of the sandbox is invalid, or it cannot be made or reached, or fails its probe.
         """
         with sandbox_errors():
             runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)

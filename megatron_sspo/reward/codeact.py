@@ -26,36 +26,23 @@ class CodeActReward(code.CodeReward):
     """
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-        """Returns a dictionary for each pair of prompt and last turn, in order.
-
-        Raises:
-            UserError: see `CodeReward.read` and `CodeReward.judge`.
-        """
+        """Returns a dictionary for each pair of prompt and last turn, in order."""
         solutions = [extract_answer(response, _TAG) for response in responses]
         pairs = list(zip(prompts, solutions, strict=True))
-        programs = [number for number, pair in enumerate(pairs) if _is_program(*pair)]
         checks = {prompt.id: self.read(prompt) for prompt in prompts}
-        attempts = [(_extract_program(pairs[number][1]), checks[pairs[number][0].id]) for number in programs]
-        reasons = dict(zip(programs, self.judge(attempts), strict=True))
+        attempts = {
+            number: (code.extract_last_block(solution) or solution, checks[prompt.id])
+            for number, (prompt, solution) in enumerate(pairs)
+            if solution is not None and (prompt.metadata.get("tests") or prompt.metadata.get("cases"))
+        }
+        reasons = dict(zip(attempts, self.judge([*attempts.values()]), strict=True))
         for number, (prompt, solution) in enumerate(pairs):
             if number not in reasons:
                 reasons[number] = self.count(_compare_solution(prompt.answer, solution))
         return [
-            {
-                "answer": float(reasons[number] == "passed"),
-                "format": format_reward(prompt.prefill + response, _TAG),
-            }
+            {"answer": float(reasons[number] == "passed"), "format": format_reward(prompt.prefill + response, _TAG)}
             for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
         ]
-
-
-def _is_program(prompt: Prompt, solution: str | None) -> bool:
-    return solution is not None and bool(prompt.metadata.get("tests") or prompt.metadata.get("cases"))
-
-
-def _extract_program(solution: str | None) -> str:
-    assert solution is not None
-    return code.extract_last_block(solution) or solution
 
 
 def _compare_solution(gold: str, solution: str | None) -> str:

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 
 from megatron_sspo.config.kinds import Count, Positive
 from megatron_sspo.errors import UserError
+from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.reward.format import extract_answer, format_reward
-from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.types import Prompt
 from sspo_answers.answer import read_decimal_commas
 from sspo_answers.compare import try_compare
 from sspo_answers.number import read_number
+from sspo_answers.pool import DeadlinePool
 from sspo_answers.verify import is_equivalent, prepare
 
 _PLAIN_NUMBER = re.compile(r"[-+0-9.,/]+")
@@ -29,7 +30,7 @@ def reward(
             other form is wrong: if "2^{10}" is the question, it is not an answer.
         decimal_comma: whether a comma is the decimal sign and points group thousands, in gold answers and answers.
     """
-    pool = None if exact else DeadlinePool(is_equivalent, num_workers, deadline, False, prepare)
+    pool = None if exact else DeadlinePool(is_equivalent, num_workers, deadline, False, prepare, mark_progress)
     return MathReward(pool, decimal_comma)
 
 

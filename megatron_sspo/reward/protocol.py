@@ -40,15 +40,7 @@ class Reward(Protocol):
 def check_prompts(
     build: Callable[..., Reward], prompts: Iterable[Prompt], options: Mapping[str, Any] | None = None
 ) -> None:
-    """Calls the `check_prompt` of a reward's module, if it has one, with each prompt.
-
-    Args:
-        build: the module's `reward`, or the function that is named in its place.
-        options: the options of the reward.
-
-    Raises:
-        UserError: a row cannot be judged; the message names the prompt.
-    """
+    """Calls the `check_prompt` of the module of a reward's `build`, if it has one, with each prompt."""
     check = getattr(inspect.getmodule(build), "check_prompt", None)
     if check is not None:
         with user_code_errors("check_prompt"):
@@ -59,11 +51,7 @@ def check_prompts(
 
 
 def open_reward(name: str, options: Mapping[str, Any]) -> Reward:
-    """Builds the reward of that name.
-
-    Raises:
-        UserError: there is no such reward, it lacks an option or its own code raises; or it has no `score` or `close`.
-    """
+    """Builds the reward of that name."""
     what = f"the reward {name!r}"
     reward = call_with_options(resolve("reward", name, "reward"), options, what)
     check_members(reward, Reward, what)
@@ -71,11 +59,7 @@ def open_reward(name: str, options: Mapping[str, Any]) -> Reward:
 
 
 def remarks_of(reward: Reward, prompts: Sequence[Prompt]) -> Iterator[str]:
-    """Yields the lines of a reward's `remarks`, if it has any.
-
-    Raises:
-        UserError: the user's `remarks` raises.
-    """
+    """Yields the lines of a reward's `remarks`, if it has any."""
     remarks = getattr(reward, "remarks", None)
     if remarks is not None:
         with user_code_errors("the reward's remarks"):
@@ -102,11 +86,7 @@ def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence
 
 
 def check_part_names(names: Iterable[str], who: str) -> None:
-    """Raises UserError if the parts of a reward cannot be the names of metrics, reward/NAME.
-
-    Args:
-        who: what gave the parts, for the message: "Scores.score".
-    """
+    """Raises UserError if the parts of a reward, which `who` gave, cannot be the names of metrics, reward/NAME."""
     for taken in (name for name in names if name in _TAKEN):
         raise UserError(
             f"{who} gave a part of the reward with the name {taken!r}, which cannot be that of its metric, "

@@ -49,12 +49,7 @@ def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[Roll
 
 
 def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what: str) -> list[torch.Tensor]:
-    """Computes the advantage of each rollout [], or those of its tokens [n], the batch-wide step included.
-
-    Raises:
-        UserError: the function or its step raises, or does not return a finite number for each reward or token; the
-            message names `what`, the function.
-    """
+    """Computes the advantage of each rollout [], or those of its tokens [n], the batch-wide step included."""
     found = [_group_advantages(function, group, what) for group in groups]
     step = getattr(function, "batch_step", None)
     if step is not None and found:
@@ -86,11 +81,8 @@ def _group_advantages(function: Callable[..., Any], group: RolloutGroup, what: s
     found = _call(function, what, rewards, **more)
     lengths = [len(rollouts[0].tokens) for rollouts in group.episodes]
     may_be_per_token = bool(more) and isinstance(found, (list, tuple)) and len(found) == len(lengths)
-    if not (
-        _is_finite(found, rewards.shape)
-        or (
-            may_be_per_token and all(_is_finite(value, (length,)) for value, length in zip(found, lengths, strict=True))
-        )
+    if not _is_finite(found, rewards.shape) and not (
+        may_be_per_token and all(_is_finite(value, (length,)) for value, length in zip(found, lengths, strict=True))
     ):
         raise UserError(
             f"{what} returned {describe_value(found)} for {len(rewards)} rewards, {describe_value(rewards.tolist())}: "
@@ -151,11 +143,6 @@ def check_advantage(name: str, group_size: int, *, may_branch: bool = False, ref
     Args:
         may_branch: whether an episode may have several rollouts.
         refills: how often groups of equal rewards are replaced.
-
-    Raises:
-        UserError: there is no such function, it or its `batch_step` raises or does not return one finite number per
-            reward or token, it needs one rollout for each reward and episodes may have several, or groups of equal
-            rewards are replaced although they have a gradient.
     """
     function, what = resolve_advantage(name), f"the advantage {name!r}"
     if not callable(function):
@@ -182,24 +169,20 @@ def check_advantage(name: str, group_size: int, *, may_branch: bool = False, ref
 
 def _example_group(rewards: Sequence[float], *, balanced: bool = False) -> RolloutGroup:
     """Returns a group of these rewards; if `balanced`, they are sums of three parts that differ between responses."""
-    rollouts = [_example(reward, 1 + index % 8) for index, reward in enumerate(rewards)]
-    if balanced:
-        rollouts = [
-            replace(rollout, reward_parts={"answer": reward + index, "format": -index / 2, "length": -index / 2})
-            for index, (rollout, reward) in enumerate(zip(rollouts, rewards, strict=True))
-        ]
+    rollouts = []
+    for index, reward in enumerate(rewards):
+        length = 1 + index % 8
+        parts = {"answer": reward + index, "format": -index / 2, "length": -index / 2}
+        rollout = Rollout(
+            tokens=np.zeros(length, dtype=np.int32),
+            rollout_log_probs=np.full(length, -1.0, dtype=np.float32),
+            text="",
+            finish_reason="stop",
+            policy_version=0,
+            reward_parts=parts if balanced else {"answer": reward},
+        )
+        rollouts.append(rollout)
     return RolloutGroup(prompt=Prompt(id="example", tokens=(0,), answer=""), rollouts=rollouts)
-
-
-def _example(reward: float, length: int) -> Rollout:
-    return Rollout(
-        tokens=np.zeros(length, dtype=np.int32),
-        rollout_log_probs=np.full(length, -1.0, dtype=np.float32),
-        text="",
-        finish_reason="stop",
-        policy_version=0,
-        reward_parts={"answer": reward},
-    )
 
 
 def resolve_advantage(name: str) -> Any:

@@ -36,7 +36,6 @@ class AgentEpisodes:
     """The episodes of an agent, see `Episodes`.
 
     Args:
-        agent: the agent.
         endpoint: the limits of an episode.
         max_prompt_tokens: the largest number of tokens of a prompt; with the sampling parameters' `max_tokens` it
             bounds a conversation.
@@ -64,12 +63,7 @@ class AgentEpisodes:
             self.agents.close()
 
     def check_failure_reward(self, rewards: Sequence[float], num_failed: int) -> None:
-        """Warns once if episodes that failed or were late got more than one that the agent rewarded.
-
-        Args:
-            rewards: of the group's episodes that the agent rewarded.
-            num_failed: the number of the others.
-        """
+        """Warns once if the episodes that failed or were late got more than one that the agent rewarded."""
         failed = self.endpoint.failure_reward
         if num_failed and rewards and min(rewards) < failed and not self._has_warned:
             self._has_warned = True
@@ -82,15 +76,7 @@ class AgentEpisodes:
 
 
 class AgentRunner:
-    """Runs an agent's episodes on one engine, see `EpisodeRunner`.
-
-    Args:
-        episodes: the agent and its limits.
-        model: the engine's model.
-
-    Raises:
-        UserError: the chat template rejects a conversation of one message.
-    """
+    """Runs an agent's episodes on one engine, see `EpisodeRunner`."""
 
     has_time_limit = True
 
@@ -116,12 +102,7 @@ class AgentRunner:
     async def group(
         self, prompt: Prompt, sampling: Sampling, samplers: Sequence[Sampler], *, policy_version: int
     ) -> RolloutGroup:
-        """See `EpisodeRunner.group`.
-
-        Raises:
-            UserError: the engine failed, the agent failed before its first turn, or in the first episodes it always
-                raised, asked nothing, or all that it asked was refused.
-        """
+        """See `EpisodeRunner.group`."""
         limit = min(self._episodes.max_prompt_tokens + sampling.max_tokens, self._model.max_tokens)
         template = self._template(limit)
         with agent_errors_as_user_errors():
@@ -192,12 +173,7 @@ def make_group(
 
 
 def reward_parts(found: Any) -> dict[str, float]:
-    """Returns the parts of the reward that an agent returned; a number is the part "agent", and None has no parts.
-
-    Raises:
-        UserError: the reward is neither None, nor a finite number, nor a mapping of names to finite numbers; or a
-            part cannot have its name.
-    """
+    """Returns the parts of the reward that an agent returned; a number is the part "agent", and None has no parts."""
     if found is None:
         return {}
     parts = found if isinstance(found, Mapping) else {"agent": found}
@@ -215,11 +191,7 @@ def reward_parts(found: Any) -> dict[str, float]:
 
 
 def check_agent(name: str, options: Mapping[str, Any], tokenizer: Any) -> None:
-    """Checks a run's agent before it is built.
-
-    Raises:
-        UserError: there is no agent of that name, it lacks an option, or the tokenizer has no chat template.
-    """
+    """Checks a run's agent before it is built."""
     check_plugin("agent", name, options)
     if not tokenizer.chat_template:
         raise UserError(
@@ -229,11 +201,7 @@ def check_agent(name: str, options: Mapping[str, Any], tokenizer: Any) -> None:
 
 
 def open_agent(name: str, options: Mapping[str, Any], endpoint: Endpoint, *, max_prompt_tokens: int) -> AgentEpisodes:
-    """Builds the run's agent. The caller closes it.
-
-    Raises:
-        UserError: see `check_agent`; or the agent has no `async def run`.
-    """
+    """Builds the run's agent. The caller closes it."""
     agent = call_with_options(resolve("agent", name, "agent"), options, f"the agent {name!r}")
     if not inspect.iscoroutinefunction(getattr(agent, "run", None)):
         raise UserError(f"the agent {name!r} has no `async def run(self, base_url, prompt)`: define it")

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, Self
 
 from megatron_sspo.config.naming import shorten
@@ -15,13 +14,7 @@ _LONGEST = 600  # characters of an example, half of them at each end
 
 
 class ConstantReward:
-    """Looks at the batches of a run's first cycles, unless a response has an advantage.
-
-    Args:
-        num_updates: the number of updates of the first cycles, or of the run if it has fewer.
-        max_tokens: the largest number of tokens of a response.
-        tokenizer: the model's tokenizer.
-    """
+    """Looks at the batches of a run's first cycles, of `num_updates` updates, unless a response has an advantage."""
 
     def __init__(self, num_updates: int, max_tokens: int, tokenizer: Any) -> None:
         self._num_updates, self._max_tokens, self._tokenizer = num_updates, max_tokens, tokenizer
@@ -30,7 +23,6 @@ class ConstantReward:
         self._rewards: list[float] = []
         self._formats: list[float] = []
         self._failed: list[float] = []  # shares of the agent's episodes that failed or were late
-        self._unended: Counter[int] = Counter()  # special tokens within truncated responses, which ended nothing
         self._example: tuple[RolloutGroup, Rollout] | None = None
 
     @classmethod
@@ -40,12 +32,7 @@ class ConstantReward:
         return cls(num_updates, run.rollouts.sampling.max_tokens, tokenizer)
 
     def look(self, row: Mapping[str, float], batch: Batch) -> str | None:
-        """Returns a warning after the last of the first updates, if no response has had an advantage.
-
-        Args:
-            row: the metrics of an update.
-            batch: its groups, whole as rank 0 has them.
-        """
+        """Returns a warning after the last of the first updates, if no response has had an advantage."""
         self._is_constant &= row["update"] <= self._num_updates and not any(map(_has_advantage, rollouts_of(batch)))
         if not self._is_constant:
             return None
@@ -63,9 +50,7 @@ class ConstantReward:
             self._counts["empty"] += not rollout.text.strip()
             self._rewards.append(rollout.reward)
             self._formats += [rollout.reward_parts["format"]] if "format" in rollout.reward_parts else []
-            if rollout.finish_reason == "length":
-                self._counts["truncated"] += 1
-                self._unended.update(self._special_tokens & set(rollout.tokens[rollout.response_mask()].tolist()))
+            self._counts["truncated"] += rollout.finish_reason == "length"
         if self._example is None or not len(self._example[1].tokens):
             self._example = (batch[0], batch[0].rollouts[0])
 
@@ -93,7 +78,8 @@ class ConstantReward:
             return "every response is empty: the model ends at once, so check prompts.template and its end tokens"
         if self._counts["truncated"] == total:
             return (
-                f"every response was cut at rollouts.sampling.max_tokens={self._max_tokens} tokens: {self._why_cut()}"
+                f"every response was cut at rollouts.sampling.max_tokens={self._max_tokens} tokens: raise it, or give "
+                "an end, such as a special token in the example below, to rollouts.sampling.stop"
             )
         if self._formats and max(self._formats) <= 0:
             return (
@@ -113,17 +99,6 @@ class ConstantReward:
             "every response has the reward 0: the questions are too hard, or the reward does not read the answers as "
             "they are written"
         )
-
-    def _why_cut(self) -> str:
-        common = [token for token, count in self._unended.items() if 2 * count > self._counts["responses"]]
-        if common:
-            names = ", ".join(map(repr, self._tokenizer.convert_ids_to_tokens(common)))
-            return f"most have {names} within, which may be meant as their end: name it in rollouts.sampling.stop"
-        return "raise it, or give an end to rollouts.sampling.stop"
-
-    @cached_property
-    def _special_tokens(self) -> set[int]:
-        return {number for number, token in self._tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def _has_advantage(rollout: Rollout) -> bool:

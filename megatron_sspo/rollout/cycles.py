@@ -26,10 +26,6 @@ class RolloutCycles:
 
     Args:
         sync: collective that sends the policy's weights to the engine again.
-
-    Raises:
-        UserError: the engine generates inside the trainer, which excludes staleness and oversampling; or staleness is
-            combined with the release of the servers' memory.
     """
 
     def __init__(
@@ -54,14 +50,9 @@ class RolloutCycles:
         self._pending: deque[PendingGeneration] = deque()
         self._restored: deque[list[Prompt]] = deque()  # cycles that were begun before the run was resumed
         self._cancelled: list[Prompt] = []  # prompts whose generation was cancelled; they come first in the next cycle
-        self._metrics: dict[str, float] = {}
 
     def next(self, update: int) -> list[RolloutGroup]:
-        """Returns the groups of the cycle that starts after `update` updates.
-
-        Raises:
-            UserError: routes are needed, but the engine reports none.
-        """
+        """Returns the groups of the cycle that starts after `update` updates."""
         cycles_left = math.ceil((self._run.num_updates - update) / self._run.updates_per_sync)
         while len(self._pending) < min(1 + self._max_ahead, cycles_left):
             prompts = self._restored.popleft() if self._restored else self._draw(self._num_groups)
@@ -97,11 +88,6 @@ class RolloutCycles:
             self._cancelled = [*(prompt for prompts in self._restored for prompt in prompts), *self._cancelled]
             self._restored.clear()
 
-    def metrics(self) -> dict[str, float]:
-        """Returns the metrics of the last cycle."""
-        found, self._metrics = self._metrics, {}
-        return found
-
     def _start(self, prompts: Sequence[Prompt], update: int, attempt: int = 0) -> PendingGeneration:
         # a prompt that is drawn again, because the set is small, has new responses in each attempt
         rollouts, seed = self._run.rollouts, self._run.seed * 1_000_003 + update + attempt * 1_000_000_007
@@ -129,7 +115,6 @@ class RolloutCycles:
         refills = self._run.rollouts.refills
         accepted: list[RolloutGroup] = []
         rejected: list[RolloutGroup] = []  # of equal rewards, only with refills; they fill up what is still missing
-        num_started = num_cancelled = num_equal = 0
 
         def is_accepted(group: RolloutGroup) -> bool:
             return not (refills and group.has_equal_rewards)
@@ -141,21 +126,12 @@ class RolloutCycles:
                 return sum(map(is_accepted, groups)) >= missing
 
             found = gather_groups(cycle, self._score, sync=self._sync, is_enough=is_enough)
-            cancelled = [prompt for prompt, group in zip(cycle.prompts, found, strict=True) if group is None]
-            self._cancelled += cancelled
-            num_started, num_cancelled = num_started + len(cycle.prompts), num_cancelled + len(cancelled)
+            self._cancelled += [prompt for prompt, group in zip(cycle.prompts, found, strict=True) if group is None]
             for group in found:
                 if group is not None:
-                    num_equal += group.has_equal_rewards
                     (accepted if is_accepted(group) else rejected).append(group)
             if len(accepted) >= self._num_groups or attempt == refills:
                 break
             cycle = self._start(self._draw(self._num_groups - len(accepted)), update, attempt + 1)
-        surplus = [group.prompt for group in accepted[self._num_groups :]]  # finished before they could be cancelled
-        self._cancelled += surplus
-        self._metrics = {
-            "rollout/groups_begun": float(num_started),
-            "rollout/groups_given_up": float(num_cancelled + len(surplus)),
-            "rollout/groups_of_equal_rewards": float(num_equal),
-        }
+        self._cancelled += [group.prompt for group in accepted[self._num_groups :]]  # too late to be cancelled
         return (accepted + rejected)[: self._num_groups]

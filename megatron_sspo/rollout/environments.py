@@ -18,11 +18,7 @@ Observe = Callable[[str], Awaitable[str | None]]
 
 
 class EnvironmentEpisodes:
-    """The episodes of an environment, see `Episodes`.
-
-    Args:
-        environment: the environment.
-    """
+    """The episodes of an environment, see `Episodes`."""
 
     def __init__(self, environment: Environment) -> None:
         self.lockstep, self.stop = environment, environment.stop
@@ -43,11 +39,8 @@ class EnvironmentEpisodes:
 class TurnRunner:
     """Runs rollouts turn by turn.
 
-    At most `environment.max_episodes` episodes are open at a time, and the loop's thread is never blocked.
-
-    Args:
-        model: the engine's model.
-        environment: the environment that opens the episodes; None for rollouts of one turn.
+    At most `environment.max_episodes` episodes are open at a time, and the loop's thread is never blocked. Without an
+    environment, rollouts have one turn.
     """
 
     def __init__(self, model: ModelText, environment: Environment | None) -> None:

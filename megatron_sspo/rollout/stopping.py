@@ -22,9 +22,6 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
 
     SGLang uses the union of the first three too; the files of a chat model often name different tokens. The files of
     others name none of those with which the chat template ends a turn, and responses would go on after their end.
-
-    Raises:
-        UserError: Transformers cannot read a file.
     """
     return frozenset().union(*named_end_tokens(model_path, config, tokenizer).values())
 
@@ -38,10 +35,9 @@ def named_end_tokens(
     if (model_path / name).exists():
         with transformers_errors_as_user_errors(model_path / name):
             named[name] = GenerationConfig.from_pretrained(model_path, local_files_only=True).eos_token_id
-    tokens: dict[str, list[int]] = {}
-    for place, one_or_more in named.items():
-        found = one_or_more if isinstance(one_or_more, list) else [one_or_more] if one_or_more is not None else []
-        tokens[place] = found
+    tokens = {
+        place: found if isinstance(found, list) else [] if found is None else [found] for place, found in named.items()
+    }
     if (end := end_of_turn(tokenizer)) is not None:
         tokens[TEMPLATE] = [end]
     return tokens

@@ -33,11 +33,7 @@ class MetricsWriter:
         self._waiting: list[Mapping[str, float]] = []
 
     def write(self, file_name: str, row: Mapping[str, float]) -> None:
-        """Appends a row, whose `update` is the trackers' step. The row is on disk when this returns.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
+        """Appends a row, whose `update` is the trackers' step. The row is on disk when this returns."""
         path = self.folder / file_name
         with os_errors_as_user_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(row)) + "\n")
@@ -65,37 +61,24 @@ class MetricsWriter:
         self._trackers.finish()
 
 
-def read(path: Path, *, may_be_cut: bool = False) -> list[dict[str, float]]:
-    """Returns the rows of a metrics file.
-
-    Args:
-        may_be_cut: whether an incomplete last line, which a kill can leave, is ignored.
-
-    Raises:
-        UserError: the file does not exist, or a line is not JSON or not a row.
-    """
+def read(path: Path) -> list[dict[str, float]]:
+    """Returns the rows of a metrics file without an incomplete last line, which a kill can leave; [] without a file."""
     if not path.exists():
-        raise UserError(f"there is no {path}: is {path.parent} the folder of a run?")
+        return []
     rows = []
     with os_errors_as_user_errors():
         lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
-        if may_be_cut and not line.endswith(b"\n"):
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number} is not JSON ({error}): fix or remove the line") from error
-        if not isinstance(row, dict) or "update" not in row or not is_update(row["update"]):
-            found = f"update {row['update']!r}" if isinstance(row, dict) and "update" in row else "no update"
-            raise UserError(f"{path}, line {number} has {found}: fix or remove the line")
-        rows.append(row)
+        if line.endswith(b"\n"):
+            try:
+                row = json.loads(line)
+                is_row = 0 <= row["update"] < 1e15
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
+                raise UserError(f"{path}, line {number} is not a row ({error!r}): fix or remove the line") from error
+            if not is_row:
+                raise UserError(f"{path}, line {number} has update {row['update']!r}: fix or remove the line")
+            rows.append(row)
     return rows
-
-
-def read_complete_rows(path: Path) -> list[dict[str, float]]:
-    """Returns the rows of a metrics file without an incomplete last line; no rows if the file does not exist."""
-    return read(path, may_be_cut=True) if path.exists() else []
 
 
 def truncate_after(path: Path, update: int) -> None:
@@ -103,21 +86,13 @@ def truncate_after(path: Path, update: int) -> None:
 
     Except in the file of rollouts, the rows of an update become one with the last value of each number: other sets may
     have been evaluated after a resumption.
-
-    Raises:
-        UserError: another line is not JSON or not a row.
     """
     if not path.exists():
         return
-    kept = [row for row in read_complete_rows(path) if row["update"] <= update]
+    kept = [row for row in read(path) if row["update"] <= update]
     if path.name != ROLLOUTS:
         of_updates: dict[float, dict[str, float]] = {}
         for row in kept:
             of_updates[row["update"]] = of_updates.get(row["update"], {}) | row
         kept = [*of_updates.values()]
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
-
-
-def is_update(value: Any) -> bool:
-    """Returns whether a value can be the `update` of a row."""
-    return isinstance(value, (int, float)) and 0 <= value < 1e15

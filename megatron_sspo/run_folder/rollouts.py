@@ -31,10 +31,7 @@ def write_examples(
     Groups with different rewards come first, because the others have no gradient.
 
     Args:
-        update: the number of the update.
-        batch: the groups of the update.
         weights: the sequence weight and the token weights [|y_i|] of each rollout, in the order of the batch.
-        tokenizer: the tokenizer that decodes prompts and responses.
     """
     remaining = iter(weights)
     of_groups = [(group, [(rollout, next(remaining)) for rollout in group.rollouts]) for group in batch]

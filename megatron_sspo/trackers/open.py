@@ -14,26 +14,14 @@ from megatron_sspo.files.writing import write_atomically
 _log = logging.getLogger(__name__)
 
 
-Tracking = Any
-"""The trackers that a run asks for: `run.Tracking`, whose folder is above this one."""
-
-
 @dataclass(frozen=True)
 class About:
-    """Facts of a run that a tracker is told.
+    """Facts of a run that a tracker is told."""
 
-    Attributes:
-        folder: the run's folder.
-        name: the run's name.
-        config: the run's configuration, in JSON.
-        first_step: the first step of this attempt. TensorBoard drops steps from there on that an earlier, killed
-            attempt wrote.
-    """
-
-    folder: Path
-    name: str
-    config: Mapping[str, Any]
-    first_step: int
+    folder: Path  # the run's
+    name: str  # the run's
+    config: Mapping[str, Any]  # the run's, in JSON
+    first_step: int  # of this attempt: TensorBoard drops what an earlier, killed attempt wrote from there on
 
     def id_of(self, tracker: str) -> str:
         """Returns the run's id in a tracker, from a file that the first attempt writes: all attempts are one run."""
@@ -54,13 +42,9 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """All trackers of a run. One that fails is left out from then on, with a warning: the run's files have every row.
+    """All trackers of a run. One that fails is left out from then on, with a warning: the files have every row."""
 
-    Raises:
-        UserError: a tracker does not start, for example because it has no key or its server does not answer.
-    """
-
-    def __init__(self, tracking: Tracking, about: About) -> None:
+    def __init__(self, tracking: Any, about: About) -> None:
         self._open: dict[str, Tracker] = {}
         for name, options in asked(tracking):
             try:
@@ -89,8 +73,8 @@ class Trackers:
             _log.warning("%s gets no metrics %s, because it failed: %s", name, when, first_line(error))
 
 
-def asked(tracking: Tracking) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields the name and the options of each tracker that a run asks for."""
+def asked(tracking: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields the name and the options of each tracker that a run asks for by its `run.Tracking`."""
     if tracking.tensorboard:
         yield "tensorboard", {}
     if tracking.wandb_project:
@@ -98,7 +82,7 @@ def asked(tracking: Tracking) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from tracking.others.items()
 
 
-def check(tracking: Tracking) -> None:
+def check(tracking: Any) -> None:
     """Raises UserError if the run asks for a tracker that is not there, or with options that it does not have."""
     for name, options in asked(tracking):
         check_options(_find(name), options, f"the tracker {name!r}", num_given=1)

@@ -76,18 +76,13 @@ def test_checks_of_published_sets_are_used_and_need_no_answer(tmp_path, record, 
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"unit_tests": ["assert f(1)"]}, "only have to print the answer, and unit_tests may be checks"),
-        ({"input_output": json.dumps({**LISTS, "fn_name": "f"})}, "and input_output may be checks that are not read"),
-        ({"public_test_cases": PAIRS, "private_test_cases": "[packed"}, "public_test_cases, private_test_cases may be"),
-        ({"info": {"tests": ["assert f(1)"]}}, "and info.tests may be checks"),
         ({"tests": ["import numpy\nassert f(1)"]}, "its tests import numpy, which the sandbox does not have, so every"),
         ({"tests": ["def g():\n  from yaml import x\nassert f(g())"]}, "its tests import yaml, which the sandbox"),
-        ({"answer": "1", "contest": ["a"], "split": "test", "latest": "[x]"}, ""),
         ({"tests": ["try:\n  import numpy\nexcept ImportError: ...\nassert f(1)"]}, ""),
         ({"tests": ["import math\nfrom solution import f\nassert f(1)"]}, ""),
     ],
 )
-def test_a_program_is_not_judged_by_less_than_its_row_has(tmp_path, record, message) -> None:
+def test_tests_import_what_the_sandbox_has(tmp_path, record, message) -> None:
     prompts = stream(read(tmp_path, {"question": TEXT, "answer": "-", **record})).prompts
     if not message:
         check_prompts(check_prompt, prompts)

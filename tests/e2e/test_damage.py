@@ -70,7 +70,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "garbage ends the metrics": (
         lambda run: append(run / "metrics.jsonl", "\x00\x01garbage\n"),
-        "metrics.jsonl, line 3 is not JSON",
+        "metrics.jsonl, line 3 is not a row",
     ),
     "the checkpoints of a finished run are gone": (
         lambda run: shutil.rmtree(run / "checkpoints"),
@@ -78,7 +78,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "garbage in the evaluations": (
         lambda run: append(run / "evaluations.jsonl", "garbage\n"),
-        "evaluations.jsonl, line 1 is not JSON",
+        "evaluations.jsonl, line 1 is not a row",
     ),
 }
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 def updates(run: Path, number: int) -> list[dict[str, float]]:
     """Returns the first rows of metrics without times and what only an engine reports."""
     found = rows(run / "metrics.jsonl")[:number]
-    return [{k: v for k, v in row.items() if not k.startswith(("seconds/", "rollout/groups"))} for row in found]
+    return [{k: v for k, v in row.items() if not k.startswith("seconds/")} for row in found]
 
 
 def test_training_on_saved_rollouts_is_training(workshop) -> None:

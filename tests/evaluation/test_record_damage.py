@@ -10,7 +10,7 @@ from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.answers import Answer, Answers
 from megatron_sspo.evaluation.record import AnswerFiles, EvaluationRecord
-from megatron_sspo.evaluation.table import markdown
+from sspo_lab.table import markdown
 
 DAMAGE = {
     "empty": b"",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from megatron_sspo.evaluation.answers import Answer, Answers, compute_metrics
-from megatron_sspo.evaluation.command import print_table
-from megatron_sspo.evaluation.table import Result, before_and_after, markdown, paper_table
+from megatron_sspo.evaluation.answers import Answer, Answers, before_and_after, compute_metrics
+from sspo_lab.evaluations import Result, evaluations_table, paper_table
+from sspo_lab.table import markdown
 
 
 def of(*correct: bool) -> list[Answers]:
@@ -96,25 +96,24 @@ def write(folder: Path, model: str, **settings: Any) -> Path:
     ],
 )
 def test_evaluations_under_other_settings_are_named_and_have_no_gain(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], fields: str
+    tmp_path: Path, settings: dict[str, Any], fields: str
 ) -> None:
-    print_table([str(write(tmp_path / "a", "a")), str(write(tmp_path / "b", "b", **settings))])
-    lines = capsys.readouterr().out.splitlines()
+    folders = [write(tmp_path / "a", "a"), write(tmp_path / "b", "b", **settings)]
+    lines = evaluations_table([*map(str, folders)]).splitlines()
     assert lines[3].endswith("| – |" if fields else "| +0.0 |")
     said = f"gsm8k: b and a have different {fields}, so their numbers do not compare the models alone"
     assert lines[4:] == (["", said] if fields else [])
 
 
-def test_a_model_without_a_row_is_named(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_without_a_row_is_named(tmp_path) -> None:
     sets = {"sums": {"title": "Sums", "reward": 0.5}}
     (tmp_path / "results.json").write_text(json.dumps({"model": "dense", "sets": sets}))
-    print_table([str(tmp_path)])
-    table, line = capsys.readouterr().out.split("\n\n")
+    table, line = evaluations_table([str(tmp_path)]).split("\n\n")
     assert table == "| Model | Sums |\n| --- | ---: |" and line.startswith("dense has no row: the rewards of its sets")
 
 
-def test_a_folder_with_an_equals_sign_in_its_name(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_an_equals_sign_in_its_name(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = write(tmp_path / "sweep-objective=sspo,seed=0", "own")  # the evaluation of a sweep's run
-    print_table([folder.name, f"renamed={folder.name}"])
-    assert [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]] == ["own", "renamed"]
+    lines = evaluations_table([folder.name, f"renamed={folder.name}"]).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["own", "renamed"]

@@ -95,13 +95,13 @@ def test_what_nemo_run_would_do_otherwise_is_refused(tmp_path) -> None:
     program = """
 import nemo_run as run
 from megatron_sspo.errors import UserError
-from megatron_sspo.launch.nemo_run import InBatchShell, launch, paper_job, check_executor, slurm_executor
+from megatron_sspo.launch.nemo_run import InBatchShell, launch, check_executor, slurm_executor
+from megatron_sspo.launch.slurm import SlurmJob
 
-job = paper_job("qwen3_8b_math", options=["--nodes=4", "--comment=x y", "--nice=5"])
-assert paper_job("qwen3_8b_math", stale=True, recipes="paper").recipe == "paper/qwen3_8b_math.py:stale"
+job = SlurmJob(recipe="examples/qwen3_8b_math.py", options=["--nodes=4", "--comment=x y", "--nice=5"])
 executor = slurm_executor(job, account="research")
 assert (executor.nodes, executor.comment, executor.time, executor.exclusive) == (4, "x y", "04:00:00", True)
-named = slurm_executor(paper_job("qwen3_8b_math", options=["--partition=007", "--mem=0"]))
+named = slurm_executor(SlurmJob(recipe="examples/qwen3_8b_math.py", options=["--partition=007", "--mem=0"]))
 assert (named.partition, named.mem) == ("007", "0")
 assert executor.additional_parameters == {"nice": "5"}, executor.additional_parameters
 InBatchShell(project="/p", environment={"RUN": "a b"}, seconds=300).setup(run.Script(inline="true"), executor)
@@ -121,12 +121,6 @@ for message, fields in refused.items():
         assert message in str(error), error
     else:
         raise SystemExit(f"not refused: {fields}")
-try:
-    paper_job("qwen4")
-except UserError as error:
-    assert "no setting 'qwen4': choose one of qwen2_5_7b_math" in str(error)
-else:
-    raise SystemExit("not refused")
 """
     done = call(PYTHON, "-c", program, **environment(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr

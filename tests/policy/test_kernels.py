@@ -13,7 +13,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.optimizer import ddp_config
 from megatron_sspo.policy.with_cuda import fast_fields, installed
-from megatron_sspo.processes.cuda_connections import order_kernels
+from megatron_sspo.processes.surroundings import order_kernels
 from megatron_sspo.run import Parallel
 from megatron_sspo.weights.family import load_family
 

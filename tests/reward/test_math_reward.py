@@ -11,13 +11,13 @@ import torch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.math import reward
-from megatron_sspo.reward.pool import DeadlinePool
 from megatron_sspo.reward.protocol import Reward, checked_score, open_reward
 from megatron_sspo.types import Prompt
+from packages.answers.tests import pool_jobs
 from sspo_answers import verify
 from sspo_answers.compare import compare
 from sspo_answers.evaluate import is_same_formula
-from tests.reward import pool_jobs
+from sspo_answers.pool import DeadlinePool
 
 
 def prompt(answer: str, id: str = "x.jsonl:1") -> Prompt:
@@ -35,32 +35,13 @@ def judge():
     built.close()
 
 
-RIGHT = [
-    ("5", " 5.0\n"),
-    ("1/2", "0.5"),
-    ("5", r"\boxed{5}"),
-    ("5", "x=5"),
-    ("10", r"10\text{ cm}"),
-    ("1000", "1,000"),
-    (r"$\frac{1}{2}$", r"\dfrac{2}{4}"),
-    (r"2\sqrt{3}", r"\sqrt{12}"),
-    ("n(n+1)/2", r"\frac{n^2+n}{2}"),
-    ("{1,2}", "{2,1}"),
-    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"),
-    ("no solution", "no solution"),
-]
+# packages/answers/tests has the answers that are compared
+RIGHT = [("5", " 5.0\n"), ("1/2", "0.5"), ("10", r"10\text{ cm}"), (r"2\sqrt{3}", r"\sqrt{12}"), ("{1,2}", "{2,1}")]
 WRONG = [
     ("5", "6"),
     ("5", ""),
-    ("1/3", "0.333333"),
-    ("1/2", "1/0"),
     ("5", "5 or 6"),
-    ("5", "1 2 3 4 5"),
-    ("5", r"\boxed{6} \boxed{5}"),
-    ("(1,2)", "(2,1)"),
-    ("[0,1)", "[0,1]"),
     ("x^2+1", "x^2-1"),
-    ("Yes", "No"),
     ("5", "\\frac{"),
     ("5", "__import__('os').abort()"),
 ]

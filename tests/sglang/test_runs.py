@@ -32,7 +32,7 @@ def check(workshop):  # noqa: F811
     assert max(row["rollout/staleness_max"] for row in found) >= 2, "generation did not run ahead"
     assert all(row["engine/log_prob_difference_max"] < 5 for row in found)
     first_of_cycle = found[::2]
-    for key in ("sync/seconds", "sync/gigabytes", "rollout/seconds_idle", "rollout/groups_begun", "seconds/rollout"):
+    for key in ("sync/seconds", "sync/gigabytes", "rollout/seconds_idle", "seconds/rollout"):
         assert all(key in row for row in first_of_cycle), key
     assert (workshop.folder / "run" / "model" / "config.json").exists()
 

@@ -9,9 +9,7 @@ import numpy as np
 from examples.study.comparisons import NOT_RUN
 from examples.study.data import Cell, Curve, Result, Study
 from examples.study.statistics import mean, mean_curve
-from megatron_sspo.plots.curves import INK, draw_frame
-from megatron_sspo.plots.labels import COLOURS
-from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
+from sspo_lab.drawing import COLOURS, INK, check_output, draw_frame, import_matplotlib, write_picture
 
 TWO_SIDED, ONE_SIDED = COLOURS[1], COLOURS[0]
 METHODS = {  # label of the grid -> (name in the figures, colour)
@@ -43,7 +41,7 @@ def finish(figure: Any, path: Path, *, title: str, footnote: str) -> None:
     """Adds the title and the footnote, and writes the picture.
 
     Raises:
-        UserError: the picture cannot be written.
+        LabError: the picture cannot be written.
     """
     check_output(path)
     whole = figure.get_figure(root=True)

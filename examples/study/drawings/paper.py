@@ -8,7 +8,7 @@ import torch
 from examples.study.data import STALE_UPDATES, Study
 from examples.study.drawings import common
 from megatron_sspo.objective import AtanLog, ExpAtan, ExpSig, Gate, Gumbel, Pessimistic, SigLog
-from megatron_sspo.plots.labels import COLOURS
+from sspo_lab.drawing import COLOURS
 
 _GATES: dict[str, tuple[Gate, str]] = {
     "AtanLog": (AtanLog(), COLOURS[1]),

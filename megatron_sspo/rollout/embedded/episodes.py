@@ -11,12 +11,7 @@ from megatron_sspo.types import Prompt
 
 
 class OpenEpisodes:
-    """A context manager that closes all its episodes at its end.
-
-    Args:
-        environment: the environment that opens the episodes.
-        prompts: one prompt per rollout, at most `environment.max_episodes`.
-    """
+    """A context manager that closes its episodes, one per prompt and at most `environment.max_episodes`, at its end."""
 
     def __init__(self, environment: Environment, prompts: Sequence[Prompt]) -> None:
         self._environment = environment
@@ -34,11 +29,7 @@ class OpenEpisodes:
         self._threads.shutdown(cancel_futures=True)
 
     def observe(self, responses: Mapping[int, str]) -> dict[int, str | None]:
-        """Returns the observations of some of the rollouts, by index. They run concurrently.
-
-        Raises:
-            UserError: the environment is broken.
-        """
+        """Returns the observations of some of the rollouts, by index. They run concurrently."""
         with user_code_errors("the environment"):
             for place in responses:
                 if place not in self._open:

@@ -60,12 +60,7 @@ class TurnQueue:
 
 
 class QueuedSampler:
-    """The sampler of one episode.
-
-    Args:
-        turns: the queue of the engine.
-        stream: function that returns the random numbers of a turn, by its number.
-    """
+    """The sampler of one episode; `stream` returns the random numbers of a turn, by its number."""
 
     takes_schemas = False
 

@@ -20,9 +20,6 @@ class ServedGeneration:
     """The groups of one call of `start`, generated in the engine's thread.
 
     Args:
-        prompts: the prompts, one group each.
-        group_size: number of responses to each prompt.
-        runner: runs the episodes of a prompt.
         submit: function that starts a coroutine in the engine's thread.
         restart_failed: function that restarts failed servers; `wait` calls it repeatedly.
         await_any: function that waits until a server answers.

@@ -11,14 +11,7 @@ from megatron_sspo.types import Prompt, Sampling
 
 
 class ServedSampler:
-    """The sampler of one rollout.
-
-    Args:
-        requests: the requests to the servers.
-        prompt_id: the id of the prompt, for messages.
-        sampling: the sampling parameters of the generation.
-        first: number of the server to try first, as in `Requests.run_turn`.
-    """
+    """The sampler of one rollout; `first` is the number of the server to try first, as in `Requests.run_turn`."""
 
     def __init__(self, requests: Requests, prompt_id: str, sampling: Sampling, first: int) -> None:
         self._requests, self._prompt_id, self._sampling, self._first = requests, prompt_id, sampling, first

@@ -70,10 +70,16 @@ def _cell(interval: Interval) -> str:
 
 def _titled(title: str, rows: Sequence[Sequence[str]]) -> str:
     """Returns a table in Markdown below its title."""
-    lines = [rows[0], ["---", *["---:"] * (len(rows[0]) - 1)], *rows[1:]]
-    return f"**{title}**\n\n" + "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
+    return f"**{title}**\n\n{markdown(rows[0], rows[1:])}"
 
 
-def _escaped(cell: str) -> str:
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Formats a table in Markdown."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "".join(f"| {' | '.join(map(escaped, line))} |\n" for line in lines)
+
+
+def escaped(cell: str) -> str:
+    """Returns a text on one line, without the sign between cells and what a terminal obeys."""
     text = " ".join(cell.replace("|", r"\|").split())
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)  # a terminal obeys escape sequences

@@ -14,7 +14,7 @@ from pathlib import Path
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.writing import check_replaceable, write_atomically
 from megatron_sspo.memory.estimate import host_memory
-from megatron_sspo.processes.output import ignore_upstream_warnings
+from megatron_sspo.processes.surroundings import ignore_upstream_warnings
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.run import Run
 from sspo_rehearsal.account import Account

@@ -1,10 +1,10 @@
 """Runs a function on items that may hang, crash or never end, in processes that can be killed."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
@@ -12,18 +12,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, Generic, TypeVar
-
-from megatron_sspo.processes.hang import wait_for_results
-from megatron_sspo.processes.parent import exit_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _START_SECONDS = 300.0  # for a worker's interpreter and imports, on a busy machine with a cold network disk
 _CLOSE_SECONDS = 0.1  # the longest time after which a waiting thread notices `close`
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _CLOSED = "the pool was closed before this item was done"
 _log = logging.getLogger(__name__)
 
@@ -37,15 +35,9 @@ class DeadlinePool(contextlib.AbstractContextManager, Generic[Item, Result]):
 
     The workers are fresh interpreters: nothing is forked from a process that holds threads or a GPU, and `__main__` is
     not imported again. They import `function` and `prepare` by name, so both have to be at the top level of a module
-    that imports little. Workers start with the pool, end with `close`, and are killed by the kernel when this process
-    dies.
-
-    Args:
-        function: the function that is applied to each item, in a worker's main thread.
-        num_workers: the number of processes, and so of items at a time.
-        deadline_seconds: the time limit of one item.
-        failure_value: the result of an item that exceeded its deadline or crashed its worker.
-        prepare: a function for imports and limits, called once in each new worker, before any deadline starts.
+    that imports little. `prepare` is for imports and limits, and called once in each new worker, before any deadline
+    starts. Workers start with the pool, end with `close`, and are killed by the kernel when this process dies. `tick`
+    is called after each result that `map` waits for.
     """
 
     def __init__(
@@ -55,18 +47,16 @@ class DeadlinePool(contextlib.AbstractContextManager, Generic[Item, Result]):
         deadline_seconds: float,
         failure_value: Result,
         prepare: Callable[[], None] | None = None,
+        tick: Callable[[], object] = lambda: None,
     ) -> None:
         self._job = pickle.dumps((function, prepare))
-        self._deadline_seconds = deadline_seconds
-        self._failure_value = failure_value
-        self._tasks: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
+        self._deadline_seconds, self._failure_value, self._tick = deadline_seconds, failure_value, tick
         self._closed = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"deadline-pool-{index}", daemon=True)
-            for index in range(num_workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._workers: dict[int, _Worker] = {}  # by the threads that have started them
+        # The kernel's parent-death signal is bound to the thread that started a process, so threads start the workers.
+        self._threads = ThreadPoolExecutor(num_workers, "deadline-pool", initializer=self._start)
+        for _ in range(num_workers):
+            self._threads.submit(int)
 
     def map(self, items: Iterable[Item]) -> list[Result]:
         """Returns the results in the items' order. It may be called from several threads at once.
@@ -75,14 +65,17 @@ class DeadlinePool(contextlib.AbstractContextManager, Generic[Item, Result]):
             RuntimeError: `function` or `prepare` raised (the message has the worker's traceback), or the pool is
                 closed, before or during the call.
         """
-        futures: list[Future[Result]] = []
-        for item in items:
-            futures.append(Future())
-            self._tasks.put((item, futures[-1]))
         if self._closed.is_set():
             raise RuntimeError("the pool is closed")
+        futures = [self._threads.submit(self._run, item) for item in items]
+        found = []
         try:
-            return wait_for_results(futures)
+            for future in futures:
+                found.append(future.result())
+                self._tick()
+            return found
+        except CancelledError:
+            raise RuntimeError(_CLOSED) from None
         finally:
             for future in futures:  # after an error or Ctrl-C, waiting items do not start
                 future.cancel()
@@ -90,50 +83,36 @@ class DeadlinePool(contextlib.AbstractContextManager, Generic[Item, Result]):
     def close(self) -> None:
         """Kills the workers, busy or not, and waits until they have ended. It may be called more than once."""
         self._closed.set()
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown(cancel_futures=True)
+        while self._workers:
+            self._workers.popitem()[1].kill()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _serve(self) -> None:
-        """Runs the thread of one worker, which starts, kills and replaces the worker and sends it items.
-
-        The kernel's parent-death signal is bound to the thread that started the process, not to that thread's process.
-        So this thread, which lives as long as the pool, has to start the worker.
-        """
-        worker: _Worker | None = None
+    def _start(self) -> None:
         with contextlib.suppress(OSError):  # no process could be started: the first item retries, and reports the error
-            worker = _Worker(self._job, self._closed)
-        while (task := self._tasks.get()) is not None:
-            item, future = task
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                if self._closed.is_set():
-                    raise RuntimeError(_CLOSED)
-                if worker is None or worker.has_ended():
-                    worker = _Worker(self._job, self._closed)
-                worker.wait_until_ready()
-                future.set_result(worker.run(item, self._deadline_seconds))
-            except (TimeoutError, EOFError, ConnectionError) as error:
-                cause = (
-                    f"was not done after {self._deadline_seconds} s" if isinstance(error, TimeoutError) else "crashed"
-                )
-                _log.warning("an item %s, and counts as %r: %.200r", cause, self._failure_value, item)
-                assert worker is not None
-                worker.kill()
-                worker = None
-                future.set_result(self._failure_value)
-            except Exception as error:
-                future.set_exception(error)
-                if worker is not None and not worker.is_ready:
-                    worker.kill()
-                    worker = None
-        if worker is not None:
-            worker.kill()
+            self._workers[threading.get_ident()] = _Worker(self._job, self._closed)
+
+    def _run(self, item: Item) -> Result:
+        """Applies the function in this thread's worker, which is started anew if it has ended."""
+        own = threading.get_ident()
+        if own not in self._workers or self._workers[own].has_ended():
+            self._workers[own] = _Worker(self._job, self._closed)
+        worker = self._workers[own]
+        try:
+            worker.wait_until_ready()
+            return worker.run(item, self._deadline_seconds)
+        except (TimeoutError, EOFError, ConnectionError) as error:
+            is_late = isinstance(error, TimeoutError)
+            cause = f"was not done after {self._deadline_seconds} s" if is_late else "crashed"
+            _log.warning("an item %s, and counts as %r: %.200r", cause, self._failure_value, item)
+            self._workers.pop(own).kill()
+            return self._failure_value
+        except Exception:
+            if not worker.is_ready:
+                self._workers.pop(own).kill()
+            raise
 
 
 class _Worker:
@@ -194,13 +173,16 @@ class _Worker:
         return value
 
 
-_WORKER_PROGRAM = "from megatron_sspo.reward.pool import _worker_main; _worker_main()"
+_WORKER_PROGRAM = "from sspo_answers.pool import _worker_main; _worker_main()"
 
 
 def _worker_main() -> None:
     """Runs a worker process: reads a job, then items, and replies to each until the parent closes the pipe."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    exit_with_parent(parent)  # only the parent enforces deadlines
+    if sys.platform == "linux":  # only the parent enforces deadlines
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
     for number in (signal.SIGTERM, signal.SIGUSR1):  # Slurm sends them to all processes; the parent decides what to do
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(descriptor)

@@ -1,18 +1,29 @@
 """The curves of runs, side by side: reward, entropy, KL, ratios, gate weights, lengths."""
 
+import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError
-from megatron_sspo.plots.labels import COLOURS, draw_legend, plain_text, run_label, shorten
-from megatron_sspo.plots.picture import check_output, import_matplotlib, write_picture
-from megatron_sspo.plots.smoothing import smoothed
-from megatron_sspo.run_folder import metrics_files
+from sspo_lab.drawing import (
+    COLOURS,
+    INK,
+    check_output,
+    draw_frame,
+    draw_legend,
+    import_matplotlib,
+    plain_text,
+    shorten,
+    smoothed,
+    write_picture,
+)
+from sspo_lab.folder import EVALUATIONS, METRICS
+from sspo_lab.results import Row, read_rows
+from sspo_lab.trainer import LabError
 
-INK = "#333333"
 _WINDOW = 0.08  # the smoothing window, as a share of the run; the raw curve stays visible behind the smoothed one
 _WIDE = 30.0  # an axis may become logarithmic if the largest value is more than this times the smallest
 
@@ -22,8 +33,6 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per set
 _LEVELS, _DASH = 5, 3.0  # the number of dash patterns over each other; the shortest dash in line widths
 _LONGEST_SET = 28  # characters of a set's name
 _LARGEST = 1e300  # larger values are not drawn, because the axis would overflow
-
-Row = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +68,10 @@ _FOOTNOTE = (
 )
 
 
-Style = Mapping[str, Any]  # matplotlib's keyword arguments for a line
-
-
 def plot_run(folder: Path) -> Path:
     """Draws one run, which may have no rows yet, into its own folder, and returns the path of the picture."""
     path = folder / "curves.png"
-    _draw_runs([run_label(folder, [folder])], [_read(folder)], path)
+    _draw_runs([_label(folder, [folder])], [_read(folder)], path)
     return path
 
 
@@ -73,18 +79,18 @@ def plot_runs(folders: Sequence[Path], path: Path) -> None:
     """Draws several runs into the same plots, one colour each.
 
     Raises:
-        UserError: a folder is not the folder of a run, its metrics cannot be read or have no rows, or `path` cannot be
+        LabError: a folder is not the folder of a run, its metrics cannot be read or have no rows, or `path` cannot be
             written.
     """
     runs = [_read(folder) for folder in folders]  # before the output, which is by default in a run
     for folder, rows in zip(folders, runs, strict=True):
         if not any(rows):
-            raise UserError(f"{folder / metrics_files.METRICS} has no rows: wait for the first update of the run")
+            raise LabError(f"{folder / METRICS} has no rows: wait for the first update of the run")
     check_output(path)
-    _draw_runs([run_label(folder, folders) for folder in folders], runs, path)
+    _draw_runs([_label(folder, folders) for folder in folders], runs, path)
 
 
-def _draw_runs(labels: Sequence[str], runs: Sequence[tuple[list[Row], list[Row]]], path: Path) -> None:
+def _draw_runs(labels: Sequence[str], runs: Sequence[tuple[Sequence[Row], Sequence[Row]]], path: Path) -> None:
     import_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -116,7 +122,7 @@ def _draw_runs(labels: Sequence[str], runs: Sequence[tuple[list[Row], list[Row]]
     write_picture(figure, path, dpi=120)
 
 
-def _style(number: int, count: int) -> Style:
+def _style(number: int, count: int) -> Mapping[str, Any]:
     """Returns the style of one of so many runs. If curves coincide, each shows in the gaps or beside the next's edges.
 
     All dash patterns start at the same point, and later runs have shorter dashes.
@@ -132,7 +138,7 @@ def _style(number: int, count: int) -> Style:
     }
 
 
-def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: Style) -> list[float]:
+def _draw(axis: Any, panel: _Panel, rows: Sequence[Row], style: Mapping[str, Any]) -> list[float]:
     """Draws one run, and returns the values that determine the axis's scale."""
     key = f"{panel.key}/p50" if panel.band else panel.key
     rows = [row for row in rows if key in row and not (panel.off_policy and row.get("policy/kl_old") == 0)]
@@ -157,7 +163,7 @@ def _values(rows: Sequence[Row], key: str) -> list[float]:
     return [float(v) if isinstance(v, (int, float)) and abs(v) < _LARGEST else math.nan for v in found]
 
 
-def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], style: Style) -> list[float]:
+def _draw_sets(axis: Any, rows: Sequence[Row], sets: Sequence[str], style: Mapping[str, Any]) -> list[float]:
     """Draws pass@1 of every set with its interval, if it has one; each set has its own marker."""
     drawn: list[float] = []
     for place, name in enumerate(sets):
@@ -178,15 +184,6 @@ def _marker(place: int) -> str:
 def _sets(row: Row) -> list[str]:
     """Returns the names of the sets of an evaluation; "" for a number without a set's name before it."""
     return [key.removesuffix(_PASS).rstrip("/") for key in row if _PASS in (key, key.partition("/")[2])]
-
-
-def draw_frame(axis: Any) -> None:
-    """Draws the left and bottom edges of an axis, its ticks and its grid, in the colours of all figures of runs."""
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.tick_params(colors=INK, labelsize=9, length=3)
-    axis.grid(color="#dddddd", linewidth=0.6)
-    axis.set_axisbelow(True)
 
 
 def _style_axis(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
@@ -212,16 +209,31 @@ def _style_axis(axis: Any, panel: _Panel, values: Sequence[float]) -> None:
         axis.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
 
 
-def _read(folder: Path) -> tuple[list[Row], list[Row]]:
+def _label(folder: Path, folders: Sequence[Path]) -> str:
+    """Returns the folder's name, or its path if two folders share a name, and the run's gate."""
+    name, *_ = names = [os.path.basename(os.path.realpath(each)) for each in (folder, *folders)]
+    name = str(folder) if names[1:].count(name) > 1 else name
+    gate = _gate(folder / "config.json")
+    return f"{name} ({gate})" if gate else name
+
+
+def _gate(config: Path) -> str:
+    """Returns the class of the run's token gate, or of its sequence gate if that is the only one; "" if unknown."""
+    try:
+        objective = json.loads(config.read_text(encoding="utf-8"))["objective"]
+        gates = [str(objective[gate]["class"]) for gate in ("token_gate", "sequence_gate")]
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return next((gate for gate in gates if gate != "Identity"), "")
+
+
+def _read(folder: Path) -> tuple[Sequence[Row], Sequence[Row]]:
     """Returns the rows of the metrics and of the evaluations, without the text and the numbers that are not drawn."""
-    drawn = tuple(panel.key for panel in _PANELS)
-    found = []
-    for path in (folder / metrics_files.METRICS, folder / metrics_files.EVALUATIONS):
-        is_there = path.exists() or path.name == metrics_files.METRICS
-        rows = metrics_files.read(path, may_be_cut=True) if is_there else []
-        found.append([{k: v for k, v in row.items() if k == "update" or _is_drawn(k, drawn)} for row in rows])
-    return found[0], found[1]
-
-
-def _is_drawn(key: str, drawn: tuple[str, ...]) -> bool:
-    return key.startswith(drawn) or f"/{_PASS}" in key
+    if not (folder / METRICS).exists():
+        raise LabError(f"there is no {folder / METRICS}: is {folder} the folder of a run?")
+    drawn = ("update", *(panel.key for panel in _PANELS))
+    metrics, evaluations = (
+        [{k: v for k, v in row.items() if k.startswith(drawn) or f"/{_PASS}" in k} for row in read_rows(folder / name)]
+        for name in (METRICS, EVALUATIONS)
+    )
+    return metrics, evaluations

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from megatron_sspo.reward.pool import DeadlinePool
+from packages.answers.tests import pool_jobs
 from packages.sandbox.tests.conftest import wait_until
-from tests.reward import pool_jobs
+from sspo_answers.pool import DeadlinePool
 
 FAILED = "failed"
 
@@ -134,8 +134,8 @@ def start_script(tmp_path: Path, last_line: str) -> tuple[subprocess.Popen, int]
         f"import signal, sys; sys.path[:] = {sys.path!r}\n"
         # children of a shell's background job ignore Ctrl-C
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from tests.reward import pool_jobs\n"
-        "from megatron_sspo.reward.pool import DeadlinePool\n"
+        "from packages.answers.tests import pool_jobs\n"
+        "from sspo_answers.pool import DeadlinePool\n"
         "pool = DeadlinePool(pool_jobs.work, 1, 500.0, None)\n" + last_line.format(file=str(file))
     )
     process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)

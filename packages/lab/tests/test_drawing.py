@@ -1,4 +1,4 @@
-"""The parts of figures: smoothed curves, legends, and the figure of the gates."""
+"""The parts of figures: smoothed curves and legends."""
 
 import math
 import random
@@ -7,9 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from megatron_sspo.plots.gates import plot_gates
-from megatron_sspo.plots.labels import draw_legend, shorten
-from megatron_sspo.plots.smoothing import smoothed
+from sspo_lab.drawing import draw_legend, shorten, smoothed
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 13, 26, 100, 257])
@@ -46,11 +44,3 @@ def test_a_name_loses_its_middle():
     assert shorten("objective=sspo,seed=0", 21) == "objective=sspo,seed=0"
     assert shorten("objective=sspo,seed=0", 11) == "objec…eed=0"
     assert len(shorten("x" * 100, 28)) == 28 and len(shorten("x" * 100, 11)) == 11
-
-
-def test_the_figure_replaces_an_older_one_in_the_format_of_its_suffix(tmp_path):
-    for name, beginning in (("gates.png", b"\x89PNG\r\n"), ("gates.svg", b"<?xml")):
-        (tmp_path / name).write_text("old")
-        plot_gates(tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(beginning) and (tmp_path / name).stat().st_size > 50_000
-    assert len(list(tmp_path.iterdir())) == 2

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from matplotlib import image
 
-from megatron_sspo.__main__ import main
-from megatron_sspo.errors import UserError
-from megatron_sspo.plots.curves import plot_run, plot_runs
+from sspo_lab.curves import plot_run, plot_runs
+from sspo_lab.trainer import LabError
 
 
 def run(folder: Path, num_updates: int = 8, **changes: float) -> Path:
@@ -60,22 +59,16 @@ def test_two_runs_have_two_colours_and_may_share_a_name_or_a_label(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"policy/kl_old": 0.0},
-        {"policy/grad_norm": 0.0},
-        {"policy/entropy": float("nan")},
-    ],
+    "changes", [{"policy/kl_old": 0.0}, {"policy/grad_norm": 0.0}, {"policy/entropy": float("nan")}]
 )
-def test_numbers_that_no_logarithm_has(tmp_path: Path, changes: dict[str, float]) -> None:
-    assert plot_run(run(tmp_path / "a", **changes)).exists()
-
-
-def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
-    assert plot_run(run(tmp_path / "a", num_updates=1)).exists()
-    empty = run(tmp_path / "b", num_updates=0)
-    (empty / "evaluations.jsonl").unlink()
-    assert plot_run(empty).exists()
+@pytest.mark.parametrize("num_updates", [0, 1, 8])
+def test_numbers_that_no_logarithm_has_few_rows_and_half_a_row(tmp_path: Path, num_updates, changes) -> None:
+    folder = run(tmp_path / "a", num_updates, **changes)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 9, "rew')
+    assert plot_run(folder).exists()
+    (folder / "evaluations.jsonl").unlink()
+    assert plot_run(folder).exists()
 
 
 def written(folder: Path, name: str, *rows: str) -> Path:
@@ -84,17 +77,14 @@ def written(folder: Path, name: str, *rows: str) -> Path:
     return folder
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Returns the error of `plot`, which is one sentence, when it draws nothing."""
-    assert main(["plot", *map(str, arguments)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("megatron-sspo: ") and said.count("\n") == 1, said
-    return said
+def refusal(folder: Path, output: Path | None = None) -> str:
+    with pytest.raises(LabError) as refused:
+        plot_runs([folder], output or folder / "curves.png")
+    return str(refused.value)
 
 
-@pytest.mark.parametrize("what", ["gates", "RUN"])
-def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
-    what = what.replace("RUN", str(run(tmp_path / "a")))
+def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a")
     (tmp_path / "folder.png").mkdir()
     before = sorted(tmp_path.rglob("*"))
     for output, reason in {
@@ -103,7 +93,7 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
         "nowhere/x.png": "is not a picture in a folder",
         f"{'x' * 300}.png": "File name too long",
     }.items():
-        assert reason in refusal(capsys, what, "--output", tmp_path / output), output
+        assert reason in refusal(folder, tmp_path / output), output
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -115,40 +105,29 @@ def test_a_disk_that_is_full_leaves_the_old_picture(tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(UserError, match=r"cannot write into .*/a/curves.png: No space left on device; make room, or"):
+    with pytest.raises(LabError, match=r"cannot write .*/a/curves.png: No space left on device"):
         plot_run(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["curves.png", "evaluations.jsonl", "metrics.jsonl"]
     assert (folder / "curves.png").read_text() == "old"
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
-def test_rows_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    for place, (row, reason) in enumerate({"{": "line 2 is not JSON", "{}": "line 2 has no update"}.items()):
-        folder = written(run(tmp_path / str(place)), name, '{"update": 1, "reward/mean": 0.5}', row)
-        assert reason in refusal(capsys, folder)
-        assert not (folder / "curves.png").exists()
+@pytest.mark.parametrize("row", ["{", "{}"])
+def test_rows_that_are_none(tmp_path: Path, name: str, row: str) -> None:
+    folder = written(run(tmp_path / "a"), name, '{"update": 1, "reward/mean": 0.5}', row)
+    assert "has a line that is not a row of metrics" in refusal(folder)
+    assert not (folder / "curves.png").exists()
 
 
-def test_folders_of_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for folder, reason in {
-        written(tmp_path / "empty", "metrics.jsonl"): "has no rows: wait for the first update",
-        tmp_path / "nowhere": "is .* the folder of a run",
-    }.items():
-        assert re.search(reason, refusal(capsys, run(tmp_path / f"whole-{folder.name}"), folder))
+def test_folders_of_no_rows(tmp_path: Path) -> None:
+    assert "has no rows: wait for the first update" in refusal(written(tmp_path / "empty", "metrics.jsonl"))
+    assert re.search("is .* the folder of a run", refusal(tmp_path / "nowhere", tmp_path / "x.png"))
 
 
 def test_evaluations_by_a_reward_of_the_users_own_have_no_pass_rate(tmp_path: Path) -> None:
     folder = run(tmp_path / "a")
     (folder / "evaluations.jsonl").write_text('{"update": 0, "sums/letters": 3.5}\n')
     assert num_pixels(plot_run(folder), "#0072B2") > 1000
-
-
-@pytest.mark.parametrize("num_updates", [0, 8])
-def test_what_a_kill_left_of_the_last_row_is_no_row(tmp_path: Path, num_updates: int) -> None:
-    folder = run(tmp_path / "a", num_updates)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"update": 9, "rew')
-    assert plot_run(folder).exists()
 
 
 def test_values_that_are_no_number_or_missing_leave_gaps(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from megatron_sspo.evaluation.estimate import Estimate, greedy_pass, sampled_avg, sampled_pass
+from sspo_lab.estimate import Estimate, greedy_pass, sampled_avg, sampled_pass
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 8])

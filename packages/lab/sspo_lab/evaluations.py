@@ -1,13 +1,17 @@
-"""Tables of evaluations: the table of the paper, with models as rows and sets as columns, and a run's summary."""
+"""Tables of evaluations, as in the paper: models are rows, and sets columns."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import escape_unprintable
+from sspo_lab.folder import flat
+from sspo_lab.table import escaped, markdown
+from sspo_lab.trainer import LabError
 
-MEASURE = re.compile(r"pass@1|avg@\d+|pass@\d+")
+_MEASURE = re.compile(r"pass@1|avg@\d+|pass@\d+")
 _FREE = ("engine", "seed", "samples", "dropped")  # evaluations that differ in these alone are still comparable
 _SAMPLED = ("sampling.temperature", "sampling.top_p")  # greedy answers do not depend on these
 
@@ -19,7 +23,55 @@ class Result:
     model: str
     sets: Mapping[str, Mapping[str, float]]  # metrics by set
     titles: Mapping[str, str]  # column title by set
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by set; see `EvaluationRecord.open_set`
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by set, what its answers depend on
+
+
+def read_result(folder: Path) -> Result:
+    """Reads the metrics and the settings of an evaluation; raises LabError if they cannot be read."""
+    path = folder / "results.json"
+    if not path.exists():
+        raise LabError(
+            f"{folder} has no {path.name}: it is not an evaluation's folder, or no set of it is complete; name what "
+            "megatron-sspo evaluate MODEL --output has written"
+        )
+    try:
+        content, settings = json.loads(path.read_bytes()), {}
+        titles = {name: found.pop("title") for name, found in content["sets"].items()}
+        path = folder / "evaluation.json"
+        if path.exists():
+            settings = json.loads(path.read_bytes())["sets"]
+        return Result(content["model"], content["sets"], titles, settings)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise LabError(
+            f"{path} cannot be read ({error!r}): remove it, and evaluate again: answers that are in the folder are kept"
+        ) from error
+
+
+def one_table(folder: Path) -> tuple[list[str], list[list[str]], list[str]]:
+    """Returns header and rows of the table of one evaluation, and the sentences of `left_out`."""
+    results = [read_result(folder)]
+    return *paper_table(results), left_out(results)
+
+
+def evaluations_table(folders: Sequence[str]) -> str:
+    """Returns the paper's table of evaluations in Markdown; the first evaluation is the base of comparison.
+
+    A line below the table names each model without a row, and each set whose evaluations have other prompts, rewards or
+    settings.
+
+    Args:
+        folders: folders of evaluations, each as `folder` or, to rename its model, as `name=folder`. The runs of a sweep
+            have `=` in their names, so a text that is an existing folder has no name before it.
+    """
+    results = []
+    for text in folders:
+        name, equals, folder = ("", "", text) if Path(text).is_dir() else text.partition("=")
+        result = read_result(Path(folder if equals else text))
+        results.append(replace(result, model=name) if equals else result)
+    differences = find_differences(results)
+    lines = [*left_out(results), *(text for _, text in differences)]
+    table = markdown(*paper_table(results, unlike=[other for other, _ in differences]))
+    return "\n".join([table, *map(escaped, lines), ""]) if lines else table
 
 
 def paper_table(results: Sequence[Result], *, unlike: Sequence[Result] = ()) -> tuple[list[str], list[list[str]]]:
@@ -61,14 +113,6 @@ def find_differences(results: Sequence[Result]) -> list[tuple[Result, str]]:
     return found
 
 
-def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings with a key such as "sampling.max_tokens" for each field of a group."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, Mapping) else {key: value}
-    return found
-
-
 def left_out(results: Sequence[Result]) -> list[str]:
     """Returns a sentence for each model that has no row in `paper_table`, because none of its sets has a pass rate."""
     return [
@@ -78,37 +122,9 @@ def left_out(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Formats a table in Markdown."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
-
-
-def _escaped(cell: str) -> str:
-    return escape_unprintable(" ".join(cell.replace("|", r"\|").split()))  # a terminal obeys escape sequences
-
-
-def format_metrics(metrics: Mapping[str, float]) -> str:
-    """Returns the metrics of a set on one line, without the ends of their intervals."""
-    return "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if not name.endswith(("/low", "/high")))
-
-
-def before_and_after(first: Mapping[str, float], last: Mapping[str, float], name: str) -> list[tuple[str, str, str]]:
-    """Returns rows for one set: each metric in the first and in the last evaluation of a run, with its interval."""
-
-    def cell(row: Mapping[str, float], key: str) -> str:
-        if key not in row:
-            return "-"
-        interval = f" ({row[f'{key}/low']:.3f}-{row[f'{key}/high']:.3f})" if f"{key}/low" in row else ""
-        return f"{row[key]:.3f}{interval}"
-
-    keys = [key for key in last if key.startswith(f"{name}/") and not key.endswith(("/low", "/high"))]
-    return [(key.removeprefix(f"{name}/"), cell(first, key), cell(last, key)) for key in keys]
-
-
 def _measures(result: Result) -> list[str]:
     """Returns the measures of the table: pass@1, avg@k, and pass@k for the same k only."""
-    found = list(dict.fromkeys(key for metrics in result.sets.values() for key in metrics if MEASURE.fullmatch(key)))
+    found = list(dict.fromkeys(key for metrics in result.sets.values() for key in metrics if _MEASURE.fullmatch(key)))
     sizes = {key.partition("@")[2] for key in found if key.startswith("avg@")}
     return [key for key in found if key == "pass@1" or key.partition("@")[2] in sizes]
 
