@@ -33,6 +33,9 @@ def pack(
     Returns:
         `[rank][microbatch] -> indices of sequences`, with the same number of microbatches on every rank; some may be
         empty. The same input gives the same output on every process.
+
+    Raises:
+        UserError: a sequence is longer than `max_tokens`.
     """
     for index, length in enumerate(lengths):
         if length > max_tokens:

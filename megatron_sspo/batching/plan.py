@@ -96,6 +96,9 @@ class Packing:
 
         Args:
             share_prompts: whether prompts may be shared; otherwise every part is a single sequence.
+
+        Raises:
+            UserError: a sequence does not fit into a microbatch.
         """
         largest = max((len(group.indices) for group in groups if group.prompt > 1), default=1) if share_prompts else 1
         sizes = [1]

@@ -18,6 +18,9 @@ def read_objective(text: str, path: str) -> Any:
     Args:
         text: calls of public names of `megatron_sspo.objective`, with literals or such calls as arguments.
         path: the option, for messages.
+
+    Raises:
+        UserError: the text cannot be read, or there is no such object.
     """
     if _ATTRIBUTE_PATH.fullmatch(text):
         return resolve("objective", text, "")

@@ -25,6 +25,9 @@ def override(config: T, assignments: Sequence[str]) -> T:
     A value is JSON or a Python literal; what is neither is a string. `run.check` compares values with their types. For
     a field of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`,
     or the place of an object of your own, `package.module:attribute` or `file.py:attribute`.
+
+    Raises:
+        UserError: a field is unknown (the message names the valid ones), or an expression cannot be parsed.
     """
     for assignment in assignments:
         path, equals, text = assignment.partition("=")

@@ -11,7 +11,12 @@ from megatron_sspo.errors import UserError
 
 @contextmanager
 def process_state_kept(what: str) -> Iterator[None]:
-    """Refuses code that leaves another working folder, or another dtype, device or gradient mode as torch's default."""
+    """A context manager for the import, or the first call, of code that may be the user's.
+
+    Raises:
+        UserError: the working folder, which is changed back, or torch's default dtype, default device or gradient mode,
+            is not as before.
+    """
     folder, before = os.getcwd(), _state()
     yield
     for name, value in _state().items():

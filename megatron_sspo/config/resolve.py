@@ -81,6 +81,10 @@ def check_options(
     Returns:
         The options by name. A value whose JSON stands for another type has the type of the parameter's annotation: a
         tuple or set for a list, a Path or a member of an enumeration for text, a dataclass for a dict.
+
+    Raises:
+        UserError: the function does not have an option, an option without a default is missing, or a value does not
+            fit the parameter's annotation, or `check_values` refuses it.
     """
     if not callable(function):
         raise UserError(f"{what} is {describe_value(function)}, and must be a function")

@@ -21,14 +21,16 @@ _DEPENDENCIES = tuple(
 
 @contextmanager
 def user_code_errors(what: str, *, always: bool = False) -> Iterator[None]:
-    """Turns exceptions of code that may be the user's into UserErrors with the file, the line and its text.
-
-    KeyboardInterrupt is not changed. If a file of the user's calls another, the message has both lines.
+    """A context manager for a call of code that may be the user's. KeyboardInterrupt is not changed.
 
     Args:
         what: the name of the code for the message: "the recipe x.py".
         always: whether an exception without a line of the user's also becomes a UserError; otherwise it is not changed,
             because it comes from this package.
+
+    Raises:
+        UserError: the user's code raised; the message has the file, the line and its text, and the error. If a file of
+            the user's calls another, it has both lines.
     """
     try:
         yield
@@ -59,6 +61,9 @@ def metrics_of(part: Any, what: str, *, prefix: str = "") -> dict[str, float]:
         part: the plug-in's object.
         what: its kind, for the message: "the reward".
         prefix: the beginning of the names that are returned.
+
+    Raises:
+        UserError: the user's `metrics` raises, or does not return a dictionary of numbers.
     """
     metrics = getattr(part, "metrics", None)
     if metrics is None:

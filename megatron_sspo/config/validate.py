@@ -24,6 +24,9 @@ def validate(config: T, kind: type[T]) -> T:
     """Checks every value of a dataclass of type `kind` by its field's annotation, and returns a copy.
 
     The copy has the fields' own types: a tuple for a list, a string for a path.
+
+    Raises:
+        UserError: a value is wrong; the message names the field, the value, and what it must be.
     """
     try:
         return _adapter(kind).validate_python((config,))[0]

@@ -13,7 +13,11 @@ from megatron_sspo.run import Prompts
 
 
 def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:
-    """Builds the stream that `prompts` describes."""
+    """Builds the stream that `prompts` describes.
+
+    Raises:
+        UserError: the source cannot be read, has no rows, or has a prompt that is too long.
+    """
     return PromptStream(
         _rows(prompts),
         tokenizer,
@@ -41,6 +45,9 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
         source: a path that ends in .jsonl or .parquet, the name of a module of `data/sources` (math-500 is math_500),
             or package.module:attribute.
         options: keyword arguments of the source's `rows`.
+
+    Raises:
+        UserError: there is no such source or file, the source does not have an option, or a row is malformed.
     """
     what = f"the source {source!r}"
     for suffix in ("jsonl", "parquet"):
@@ -64,7 +71,11 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
 
 
 def _rows(prompts: Prompts) -> list[Row | Dropped]:
-    """Returns the rows of the source, without the questions of the sets in `prompts.without`."""
+    """Returns the rows of the source, without the questions of the sets in `prompts.without`.
+
+    Raises:
+        UserError: the source or one of these sets cannot be read, or has no rows.
+    """
     rows = load_rows(prompts.source, prompts.options)
     if not rows:
         raise UserError(f"the source {prompts.source!r} has no rows: check its path, split and options")

@@ -38,6 +38,10 @@ class PromptStream:
 
     Attributes:
         columns: what the columns of the source became, a line for each set of a mixture: see `describe_columns`.
+
+    Raises:
+        UserError: no prompts are left, an id occurs twice, the template does not fit, or a prompt has more than
+            `max_tokens` tokens.
     """
 
     def __init__(
@@ -116,7 +120,11 @@ class PromptStream:
         return {**self._identity(), "epoch": self._epoch, "position": self._position}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues exactly where `state` was taken."""
+        """Continues exactly where `state` was taken.
+
+        Raises:
+            UserError: the state belongs to a stream with other prompts, another seed or another order.
+        """
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise UserError(

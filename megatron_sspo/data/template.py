@@ -47,7 +47,12 @@ CODEACT_INSTRUCTION = (
 
 
 def check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:
-    """Checks that a template can render rows at all."""
+    """Checks that a template can render rows at all.
+
+    Raises:
+        UserError: there is no chat template, or the format string has not the one field {question}, or comes with a
+            system text.
+    """
     if template == "chat":
         if not tokenizer.chat_template:
             raise UserError(
@@ -75,6 +80,9 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
         template: "chat" for the tokenizer's chat template with the generation prompt, else a format string with
             `{question}`; see `check_template`.
         system: system message of the chat template; empty for none.
+
+    Raises:
+        UserError: the template does not fit the row.
     """
     messages = _messages_of(row, system)
     if template == "chat":

@@ -8,7 +8,11 @@ from megatron_sspo.weights.transformers_config import read_config, read_tokenize
 
 
 def load_tokenizer(model_path: Path) -> Any:
-    """Loads the tokenizer of a Hugging Face folder; nothing is downloaded, and no code of the folder is run."""
+    """Loads the tokenizer of a Hugging Face folder; nothing is downloaded, and no code of the folder is run.
+
+    Raises:
+        UserError: the folder does not exist, or holds no tokenizer that can be read and used.
+    """
     if not (model_path / "config.json").exists():
         raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
     try:

@@ -51,6 +51,9 @@ def environment(
         limits: limits of each cell: fields of `sspo_sandbox.Limits`, such as {"wall_seconds": 5.0}.
         url: address of a sandbox on another machine; "" takes one on this machine.
         python, packages, cgroup: see `sspo_sandbox.Sandbox`.
+
+    Raises:
+        UserError: an option of the sandbox is invalid, or it is missing or fails its probe.
     """
     with sandbox_errors():
         runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)
@@ -110,7 +113,11 @@ class CodeAct:
         return None
 
     def execute(self, session: Session, code: str, is_needed: Callable[[], bool]) -> str | None:
-        """Runs a cell and returns its observation; None if the cell is no longer needed when a slot is free."""
+        """Runs a cell and returns its observation; None if the cell is no longer needed when a slot is free.
+
+        Raises:
+            UserError: the sandbox is broken.
+        """
         was_alive = session.is_alive
         with self._slot(is_needed) as has_slot:
             if not has_slot:

@@ -39,6 +39,9 @@ class TurnTemplate:
             response: tokens of the response so far. If the last one is the token with which the template ends a
                 message, that token is not repeated.
             observation: the observation's text, in which special tokens are encoded as ordinary text.
+
+        Raises:
+            UserError: the environment returned something other than text.
         """
         if not isinstance(observation, str):
             raise UserError(

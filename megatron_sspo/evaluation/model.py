@@ -17,6 +17,9 @@ def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
 
     Args:
         config_folder: folder with config.json and tokenizer, for a Megatron checkpoint without them.
+
+    Raises:
+        UserError: there is no such folder, it has no weights, or it has a config.json and `config_folder` is given.
     """
     if not path.is_dir():
         raise UserError(f"there is no folder {path}: name a Hugging Face folder, a checkpoint, or the folder of a run")

@@ -36,6 +36,9 @@ class EvaluationRecord:
     Args:
         folder: the folder; it is created if missing.
         model, weights: the model's name in tables, and a fingerprint of its tensors and configuration.
+
+    Raises:
+        UserError: the folder holds other files or answers of another model, or another process writes to it.
     """
 
     def __init__(self, folder: Path, *, model: str, weights: str) -> None:

@@ -17,7 +17,11 @@ from megatron_sspo.types import Sampling
 
 
 def held_out_streams(run: Run, tokenizer: Any) -> dict[str, PromptStream]:
-    """Returns the stream of each set: its prompts and its dropped rows."""
+    """Returns the stream of each set: its prompts and its dropped rows.
+
+    Raises:
+        UserError: a set cannot be read, has no rows, or has a prompt that is too long; the message names the set.
+    """
     found: dict[str, PromptStream] = {}
     for name, held_out in sets_of(run).items():
         with _naming(name):
@@ -40,7 +44,11 @@ def sets_of(run: Run) -> Mapping[str, HeldOut]:
 
 
 def check_held_out(run: Run, streams: Mapping[str, PromptStream], tokenizer: Any) -> None:
-    """Checks the reward and the environment of each set, and that the reward can score each of its prompts."""
+    """Checks the reward and the environment of each set, and that the reward can score each of its prompts.
+
+    Raises:
+        UserError: a plug-in is missing, lacks an option, or does not fit prompts, template or tokenizer.
+    """
     for set_name, held_out in sets_of(run).items():
         name, options = reward_of(run, held_out)
         reward = check_plugin("reward", name, options)

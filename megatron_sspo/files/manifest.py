@@ -32,7 +32,11 @@ class Manifest:
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
-    """Reads a checkpoint's manifest."""
+    """Reads a checkpoint's manifest.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
     try:
         text = (checkpoint / NAME).read_bytes().decode("utf-8")
         content = json.loads(text)
@@ -87,6 +91,9 @@ def check_sizes(checkpoint: Path, manifest: Manifest, *, folder: str = "") -> No
 
     Args:
         folder: the beginning of the names to compare, such as "trainer/"; by default all names.
+
+    Raises:
+        UserError: a file is missing, is not in the manifest, or has another size.
     """
     entries = {name: entry for name, entry in manifest.files.items() if name.startswith(folder)}
     found = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint) if name.startswith(folder)}
@@ -111,6 +118,9 @@ def check_content(
 
     Args:
         advance: see `checksums`.
+
+    Raises:
+        UserError: the content of a file is not what was written, or it cannot be read.
     """
     names = sorted(manifest.files, key=lambda name: (-manifest.files[name].size, name))[rank::num_ranks]
     try:

@@ -12,6 +12,9 @@ def generate(run: Run) -> int:
 
     Returns:
         0, or one of the exit codes of `stop` if it was asked to end early.
+
+    Raises:
+        UserError: the user can fix the problem; the message is one sentence.
     """
     with Job(replace(run, evaluation=None, checkpoint_every=0), None) as job:
         job.is_whole = False

@@ -29,6 +29,9 @@ class Records:
     Attributes:
         evaluations: the rows of the evaluations before a resumption.
         writer: the writer of rows, which holds them back from the trackers while an evaluation is in progress.
+
+    Raises:
+        UserError: a file cannot be written or read, or a tracker cannot be started.
     """
 
     def __init__(self, run: Run, folder: Path, *, update: int | None, tokenizer: Any) -> None:

@@ -36,7 +36,11 @@ class SavedRollouts:
         self.cycles = self
 
     def next(self, update: int) -> list[RolloutGroup]:
-        """Returns the groups of the cycle that starts after `update` updates. A collective."""
+        """Returns the groups of the cycle that starts after `update` updates. A collective.
+
+        Raises:
+            UserError: the folder does not have the cycle, or it has other sizes than the run.
+        """
 
         def read() -> list[RolloutGroup]:
             nonlocal groups

@@ -38,6 +38,10 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
         first_port: the port of the first server; the others have the next ports.
         folder: folder for logs and for the file `urls`, with one URL per line, which is written when all servers
             answer.
+
+    Raises:
+        UserError: there is no key or no model, an address or port cannot be used, a server does not start, or a server
+            ends more than `max_restarts` times.
     """
     key = os.environ.get(server_program.KEY, "")
     if not key:

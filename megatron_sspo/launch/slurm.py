@@ -118,7 +118,11 @@ class SlurmJob:
         return "\n".join([*lines, shlex.join(self.command), "", f"# {self.script}", self._script_text().rstrip()])
 
     def submit(self) -> int:
-        """Runs sbatch, which prints the job's number, and returns its exit code."""
+        """Runs sbatch, which prints the job's number, and returns its exit code.
+
+        Raises:
+            UserError: this machine has no sbatch.
+        """
         if shutil.which("sbatch") is None:
             raise UserError("there is no sbatch on this machine: start from a login node of the cluster")
         return subprocess.run(self.command, cwd=self.project, env={**os.environ, **self.environment}).returncode
@@ -149,6 +153,9 @@ def split_options(text: str, what: str = "--sbatch", *, comments: bool = False) 
     Args:
         what: the place of the text, for the message.
         comments: whether what follows a # is left out.
+
+    Raises:
+        UserError: a word is not a long option `--name` or `--name=value`, or a quote is not closed.
     """
     try:
         options = shlex.split(text, comments=comments)
@@ -184,6 +191,9 @@ def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
 
     Args:
         sizes: the numbers of processes that the run has a layout for.
+
+    Raises:
+        UserError: the numbers differ; the message has both and says how to change them.
     """
     given = job.all_options()
     nodes = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", given.get("nodes", ""))

@@ -55,7 +55,7 @@ def check_ranks(run: Run, config: Mapping[str, Any], folder: Path) -> None:
 
 
 def check_same_prompts(streams: Mapping[str, PromptStream]) -> None:
-    """Checks that all ranks have the same prompts and demonstrations, by the fields of the run. A collective."""
+    """Checks that all ranks have the same prompts and demonstrations, field by field. A collective."""
     found = agree.all_gather_objects({place: stream.digest() for place, stream in streams.items()})
     for rank, other in enumerate(found):
         if differing := [place for place in other if other[place] != found[0][place]]:

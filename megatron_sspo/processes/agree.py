@@ -92,6 +92,9 @@ def run_on_rank_0(action: Callable[[], T]) -> T:
     compute from the configuration and the checkpoint needs no agreement.
 
     A rank never decides by its own look at a shared folder, because two nodes may see it differently for some seconds.
+
+    Raises:
+        UserError: `action` raised it on rank 0. Other exceptions are raised on rank 0 only, and end the run.
     """
     message, value = "", None
     if is_main():

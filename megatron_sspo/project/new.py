@@ -18,6 +18,9 @@ def write_project(folder: Path) -> None:
 
     Links of the template, which name files elsewhere in a checkout, become files. The scripts of Slurm are among them,
     so that they can be edited, and because a job sources them where the package may exist in a container alone.
+
+    Raises:
+        UserError: the folder exists, or it cannot be written.
     """
     real = Path(os.path.realpath(folder))  # of missing/.. it is the working folder, which exists
     if os.path.lexists(folder) or real.exists():

@@ -250,6 +250,9 @@ def reward_of(kind: type[Judge]) -> Callable[..., Judge]:
             python, packages, cgroup: see `sspo_sandbox.Sandbox`.
             rows_tried: the number of rows, the first ones, whose tests are tried at the start of a run with programs
                 that do nothing.
+
+        Raises:
+            UserError: an option of the sandbox is invalid, or it cannot be made or reached, or fails its probe.
         """
         with sandbox_errors():
             runner = open_sandbox(limits, url=url, python=python, packages=packages, cgroup=cgroup)

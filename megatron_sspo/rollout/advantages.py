@@ -49,7 +49,12 @@ def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[Roll
 
 
 def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what: str) -> list[torch.Tensor]:
-    """Computes the advantage of each rollout [], or those of its tokens [n], the batch-wide step included."""
+    """Computes the advantage of each rollout [], or those of its tokens [n], the batch-wide step included.
+
+    Raises:
+        UserError: the function or its step raises, or does not return a finite number for each reward or token; the
+            message names `what`, the function.
+    """
     found = [_group_advantages(function, group, what) for group in groups]
     step = getattr(function, "batch_step", None)
     if step is not None and found:
@@ -143,6 +148,11 @@ def check_advantage(name: str, group_size: int, *, may_branch: bool = False, ref
     Args:
         may_branch: whether an episode may have several rollouts.
         refills: how often groups of equal rewards are replaced.
+
+    Raises:
+        UserError: there is no such function, it or its `batch_step` raises or does not return one finite number per
+            reward or token, it needs one rollout for each reward and episodes may have several, or groups of equal
+            rewards are replaced although they have a gradient.
     """
     function, what = resolve_advantage(name), f"the advantage {name!r}"
     if not callable(function):

@@ -102,7 +102,12 @@ class AgentRunner:
     async def group(
         self, prompt: Prompt, sampling: Sampling, samplers: Sequence[Sampler], *, policy_version: int
     ) -> RolloutGroup:
-        """See `EpisodeRunner.group`."""
+        """See `EpisodeRunner.group`.
+
+        Raises:
+            UserError: the engine failed, the agent failed before its first turn, or in the first episodes it always
+                raised, asked nothing, or all that it asked was refused.
+        """
         limit = min(self._episodes.max_prompt_tokens + sampling.max_tokens, self._model.max_tokens)
         template = self._template(limit)
         with agent_errors_as_user_errors():
@@ -173,7 +178,12 @@ def make_group(
 
 
 def reward_parts(found: Any) -> dict[str, float]:
-    """Returns the parts of the reward that an agent returned; a number is the part "agent", and None has no parts."""
+    """Returns the parts of the reward that an agent returned; a number is the part "agent", and None has no parts.
+
+    Raises:
+        UserError: the reward is neither None, nor a finite number, nor a mapping of names to finite numbers; or a
+            part cannot have its name.
+    """
     if found is None:
         return {}
     parts = found if isinstance(found, Mapping) else {"agent": found}
@@ -191,7 +201,11 @@ def reward_parts(found: Any) -> dict[str, float]:
 
 
 def check_agent(name: str, options: Mapping[str, Any], tokenizer: Any) -> None:
-    """Checks a run's agent before it is built."""
+    """Checks a run's agent before it is built.
+
+    Raises:
+        UserError: there is no agent of that name, it lacks an option, or the tokenizer has no chat template.
+    """
     check_plugin("agent", name, options)
     if not tokenizer.chat_template:
         raise UserError(
@@ -201,7 +215,11 @@ def check_agent(name: str, options: Mapping[str, Any], tokenizer: Any) -> None:
 
 
 def open_agent(name: str, options: Mapping[str, Any], endpoint: Endpoint, *, max_prompt_tokens: int) -> AgentEpisodes:
-    """Builds the run's agent. The caller closes it."""
+    """Builds the run's agent. The caller closes it.
+
+    Raises:
+        UserError: see `check_agent`; or the agent has no `async def run`.
+    """
     agent = call_with_options(resolve("agent", name, "agent"), options, f"the agent {name!r}")
     if not inspect.iscoroutinefunction(getattr(agent, "run", None)):
         raise UserError(f"the agent {name!r} has no `async def run(self, base_url, prompt)`: define it")

@@ -128,6 +128,9 @@ def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | N
 
     Args:
         overlong: penalty for overlong responses, to be added; None adds none.
+
+    Raises:
+        UserError: a reward is not a finite number; the message names the prompt.
     """
     pairs = [(g.prompt, rollouts[0].text) for g in groups for rollouts in g.episodes if not rollouts[0].reward_parts]
     parts = iter(checked_score(reward, [prompt for prompt, _ in pairs], [text for _, text in pairs]))

@@ -26,6 +26,10 @@ class RolloutCycles:
 
     Args:
         sync: collective that sends the policy's weights to the engine again.
+
+    Raises:
+        UserError: the engine generates inside the trainer, which excludes staleness and oversampling; or staleness is
+            combined with the release of the servers' memory.
     """
 
     def __init__(
@@ -52,7 +56,11 @@ class RolloutCycles:
         self._cancelled: list[Prompt] = []  # prompts whose generation was cancelled; they come first in the next cycle
 
     def next(self, update: int) -> list[RolloutGroup]:
-        """Returns the groups of the cycle that starts after `update` updates."""
+        """Returns the groups of the cycle that starts after `update` updates.
+
+        Raises:
+            UserError: routes are needed, but the engine reports none.
+        """
         cycles_left = math.ceil((self._run.num_updates - update) / self._run.updates_per_sync)
         while len(self._pending) < min(1 + self._max_ahead, cycles_left):
             prompts = self._restored.popleft() if self._restored else self._draw(self._num_groups)

@@ -44,6 +44,9 @@ def plugin_metrics(row: Mapping[str, float], parts: Sequence[tuple[Any, str, str
     Args:
         row: the run's own numbers, none of which a plug-in may replace.
         parts: for each plug-in its object, its kind for messages ("the reward"), and the beginning of its names.
+
+    Raises:
+        UserError: `metrics` raises, does not return numbers by name, or has a name that is in use already.
     """
     found: dict[str, float] = {}
     for part, what, prefix in parts:

@@ -11,7 +11,11 @@ from megatron_sspo.run import Rollouts, Run
 
 
 def check_engine(run: Run) -> None:
-    """Checks a run's engine before it is opened."""
+    """Checks a run's engine before it is opened.
+
+    Raises:
+        UserError: there is no engine of that name, it lacks an option, or it does not support what the run needs.
+    """
     build = _builder(run)
     check_options(build, run.rollouts.options, _description(run), num_given=1)
     engine = get_type_hints(build).get("return") if inspect.isfunction(build) else build  # the class, if annotated
@@ -44,6 +48,9 @@ def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
     Args:
         model_path: folder with config.json and tokenizer.
         folder: the run's folder, for engines that write files.
+
+    Raises:
+        UserError: the engine fails a check of `check_engine`, or raises an error of its own.
     """
     build = _builder(run)
     known = inspect.signature(build).parameters

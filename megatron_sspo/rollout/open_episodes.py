@@ -14,7 +14,12 @@ from megatron_sspo.run import Rollouts
 
 
 def check_episodes(rollouts: Rollouts, tokenizer: Any) -> None:
-    """Checks a run's environment or agent, if it has one, before it is opened."""
+    """Checks a run's environment or agent, if it has one, before it is opened.
+
+    Raises:
+        UserError: there is no environment of that name, it lacks an option, or the tokenizer's chat template does not
+            support several turns.
+    """
     if rollouts.environment:
         check_plugin("environment", rollouts.environment, rollouts.environment_options)
         from megatron_sspo.environment.turns import TurnTemplate
@@ -32,6 +37,9 @@ def open_episodes(rollouts: Rollouts, *, max_prompt_tokens: int) -> Iterator[Epi
 
     Args:
         max_prompt_tokens: the largest number of tokens of a prompt, which bounds an agent's conversations.
+
+    Raises:
+        UserError: see `check_episodes`, or a requirement of the environment is missing.
     """
     if not rollouts.agent and not rollouts.environment:
         yield None

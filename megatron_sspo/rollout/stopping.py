@@ -22,6 +22,9 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
 
     SGLang uses the union of the first three too; the files of a chat model often name different tokens. The files of
     others name none of those with which the chat template ends a turn, and responses would go on after their end.
+
+    Raises:
+        UserError: Transformers cannot read a file.
     """
     return frozenset().union(*named_end_tokens(model_path, config, tokenizer).values())
 

@@ -37,6 +37,10 @@ class RunLock:
         folder: the folder to lock; it is created if missing.
         what: the owner of the folder, for the message.
         option: the option that chooses another folder, for the message.
+
+    Raises:
+        UserError: another process holds the lock (the message names its machine and pid), or the folder cannot be
+            written.
     """
 
     def __init__(self, folder: Path, *, what: str = "a run", option: str = "--set name=...") -> None:
@@ -66,7 +70,11 @@ class RunLock:
         return self
 
     def check(self) -> None:
-        """Checks that this process still holds the folder. Call it before a file is written there."""
+        """Checks that this process still holds the folder. Call it before a file is written there.
+
+        Raises:
+            UserError: the folder or its lock was removed or replaced since, so that another process may write there.
+        """
         try:
             is_ours = os.path.samestat(os.stat(self._folder / LOCK), os.fstat(self._descriptor))
         except FileNotFoundError:

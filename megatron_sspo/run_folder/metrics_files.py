@@ -33,7 +33,11 @@ class MetricsWriter:
         self._waiting: list[Mapping[str, float]] = []
 
     def write(self, file_name: str, row: Mapping[str, float]) -> None:
-        """Appends a row, whose `update` is the trackers' step. The row is on disk when this returns."""
+        """Appends a row, whose `update` is the trackers' step. The row is on disk when this returns.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
         path = self.folder / file_name
         with os_errors_as_user_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(row)) + "\n")
@@ -86,6 +90,9 @@ def truncate_after(path: Path, update: int) -> None:
 
     Except in the file of rollouts, the rows of an update become one with the last value of each number: other sets may
     have been evaluated after a resumption.
+
+    Raises:
+        UserError: another line is not JSON or not a row.
     """
     if not path.exists():
         return

@@ -37,6 +37,9 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     """Checks a run's newest checkpoint and its files of metrics.
 
     If torchrun or srun has started this process, the ranks check the files' content together: `check_files`.
+
+    Raises:
+        UserError: a file is missing or damaged, the checkpoint does not belong to this run, or metrics cannot be read.
     """
     manifest = read_manifest(checkpoint)
     check_sizes(checkpoint, manifest)
@@ -61,13 +64,21 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
 
 
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
-    """Compares the files of a checkpoint with its manifest; each rank reads a share of them. A collective."""
+    """Compares the files of a checkpoint with its manifest; each rank reads a share of them. A collective.
+
+    Raises:
+        UserError: a file is damaged; all ranks raise it.
+    """
     with agree.same_error_on_all_ranks():
         check_content(checkpoint, read_manifest(checkpoint), rank=rank, num_ranks=num_ranks)
 
 
 def has_other_layout(run: Run, checkpoint: Path) -> bool:
-    """Returns whether a checkpoint has to be resharded for the run."""
+    """Returns whether a checkpoint has to be resharded for the run.
+
+    Raises:
+        UserError: the checkpoint's manifest is missing or damaged.
+    """
     return _layout(read_manifest(checkpoint).run) != run.parallel
 
 

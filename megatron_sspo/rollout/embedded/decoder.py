@@ -69,6 +69,9 @@ class Decoder:
     Raises:
         UserError: there is no `config.json` in the folder, Transformers makes no model of it, or it has no routers.
 
+    Raises:
+        UserError: there is no `config.json` in the folder, or Transformers makes no model of it.
+
     Attributes:
         model: Transformers' model.
         text: its text side.

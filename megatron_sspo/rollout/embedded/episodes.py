@@ -29,7 +29,11 @@ class OpenEpisodes:
         self._threads.shutdown(cancel_futures=True)
 
     def observe(self, responses: Mapping[int, str]) -> dict[int, str | None]:
-        """Returns the observations of some of the rollouts, by index. They run concurrently."""
+        """Returns the observations of some of the rollouts, by index. They run concurrently.
+
+        Raises:
+            UserError: the environment is broken.
+        """
         with user_code_errors("the environment"):
             for place in responses:
                 if place not in self._open:

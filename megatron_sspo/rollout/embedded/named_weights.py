@@ -40,6 +40,10 @@ class NamedWeights:
         """Copies every tensor of the stream into its parameter as soon as it arrives, in the model's own dtype.
 
         The stream is read to its end even after an error, since it may be a collective of several processes.
+
+        Raises:
+            UserError: a name is unknown or missing, or a shape is wrong. The model's weights are then partly
+                overwritten.
         """
         loaded: set[str] = set()
         faults: dict[str, list[str]] = defaultdict(list)

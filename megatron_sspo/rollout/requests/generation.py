@@ -73,7 +73,11 @@ class Requests:
         return self._num_in_progress > 0
 
     def runner(self, episodes: Episodes | None) -> EpisodeRunner:
-        """Returns what runs the episodes, one instance for all generations; None has single turns."""
+        """Returns what runs the episodes, one instance for all generations; None has single turns.
+
+        Raises:
+            UserError: the chat template does not support a second turn.
+        """
         if episodes not in self._runners:
             model = self.format.model
             self._runners[episodes] = TurnRunner(model, None) if episodes is None else episodes.on(model)
@@ -84,6 +88,9 @@ class Requests:
 
         Args:
             first: number of the server to try first, modulo their count.
+
+        Raises:
+            UserError: the servers reject the request, or no healthy server answers.
         """
         failures = 0
         while True:
