@@ -1,5 +1,8 @@
-# Everything runs in .venv, which the first target that needs it creates.
+# Everything runs in VENV, which the first target that needs it creates.
+VENV ?= .venv
 PYTHON ?= python3
+# The interpreter of `make test-newest`.
+NEWEST ?= python3.12
 # 2.13.0: the release that the tests were written against. On a machine with GPUs, use any CUDA build from 2.6 on.
 TORCH ?= torch==2.13.0
 SEED ?= 0
@@ -10,7 +13,7 @@ ENGINE ?= embedded
 # The commit that the runs of the study were made from, for its report.
 COMMIT ?=
 
-BIN := .venv/bin
+BIN := $(VENV)/bin
 # --no-compile: most modules that pip installs are never imported, and Python compiles those that are. Packages that sandboxes
 # share (numpy, sympy) are compiled, because a sandbox cannot write their bytecode.
 PIP := pip install --quiet --no-compile --disable-pip-version-check
@@ -25,6 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # The tests that need no servers, no cluster, no GPU and no other environment.
 ANYWHERE := not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long
+OF_RELEASE := tests/policy tests/checkpoint tests/weights
 SERVER_WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # $(call apt,TEST,PACKAGES): installs packages of Debian or Ubuntu, unless a command says that they are there.
@@ -42,12 +46,12 @@ define venv
 $(PYTHON) -m venv $(1)
 endef
 
-.PHONY: install install-sglang install-nemo-run install-docs install-sandbox try-sandbox install-browser install-cluster install-integrations quickstart docs check test test-fast test-library test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox try-sandbox install-browser install-cluster install-integrations quickstart docs check test test-fast test-newest test-library test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
-install: .venv/installed
+install: $(VENV)/installed
 
-.venv/installed: setup.py $(LIBRARIES:%=packages/%/pyproject.toml)
-	$(call venv,.venv)
+$(VENV)/installed: setup.py $(LIBRARIES:%=packages/%/pyproject.toml)
+	$(call venv,$(VENV))
 	$(BIN)/$(PIP) $(TORCH)
 	$(BIN)/$(PIP) --compile --editable '.[dev]'
 	$(BIN)/$(PIP) --compile --no-deps $(LIBRARIES:%=--editable packages/%)
@@ -154,6 +158,10 @@ test: install try-sandbox
 test-fast: install try-sandbox
 	$(TEST) $(WORKERS) $(TESTS) -m "not slow and $(ANYWHERE)"
 
+# Runs the tests that depend on the release of megatron-core with the newest one, which needs Python 3.12.
+test-newest:
+	$(MAKE) VENV=.venv-newest PYTHON=$(NEWEST) TESTS="$(OF_RELEASE)" test
+
 # make test-library NAME=answers
 test-library: install try-sandbox
 	$(TEST) $(WORKERS) packages/$(NAME)/tests -m "$(ANYWHERE)"
@@ -164,11 +172,11 @@ test-sglang: install try-sandbox install-sglang .venv-verifiers/installed
 
 # Runs the GPU's kernels on this machine's CPU, by Triton's interpreter. Triton comes with torch for CUDA; here it has a folder
 # of its own, because libraries that find it would use it. The interpreter of older ones does not fit numpy 2.4.
-test-kernels: install .venv/triton/installed
-	PYTHONPATH=.venv/triton TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/policy/test_head_kernels.py -m triton
+test-kernels: install $(VENV)/triton/installed
+	PYTHONPATH=$(VENV)/triton TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/policy/test_head_kernels.py -m triton
 
-.venv/triton/installed: .venv/installed
-	$(BIN)/$(PIP) --no-deps --target .venv/triton triton==3.9.0
+$(VENV)/triton/installed: $(VENV)/installed
+	$(BIN)/$(PIP) --no-deps --target $(VENV)/triton triton==3.9.0
 	touch $@
 
 # Compares a trainer process on this machine's GPU with Transformers on its CPU, in an environment with CUDA:
@@ -235,4 +243,4 @@ study-report: install
 	$(BIN)/python -m examples.study.report --commit "$(COMMIT)"
 
 clean:
-	rm -rf .venv .venv-sglang .venv-nemo-run .venv-docs .venv-trl .venv-verl .venv-verifiers build *.egg-info
+	rm -rf .venv .venv-newest .venv-sglang .venv-nemo-run .venv-docs .venv-trl .venv-verl .venv-verifiers build *.egg-info

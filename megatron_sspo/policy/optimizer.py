@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe.router import TopKRouter
@@ -39,7 +41,9 @@ def wrap_in_ddp(transformer: TransformerConfig, ddp: DistributedDataParallelConf
     if transformer.bf16:
         chunks = [_in_bfloat16(transformer, chunk) for chunk in chunks]
     wrapped = [
-        DistributedDataParallel(transformer, ddp, chunk, disable_bucketing=number > 0)
+        DistributedDataParallel(
+            transformer, ddp, chunk, disable_bucketing=number > 0, **_parameter_layout(ddp, chunk, is_first=number == 0)
+        )
         for number, chunk in enumerate(chunks)
     ]
     no_sync = [chunk.no_sync for chunk in wrapped]
@@ -57,6 +61,23 @@ def _in_bfloat16(transformer: TransformerConfig, chunk: Any) -> Float16Module:
         for name, buffer in kept.items():
             setattr(router, name, buffer)
     return wrapped
+
+
+def _parameter_layout(ddp: DistributedDataParallelConfig, chunk: Any, *, is_first: bool) -> dict[str, Any]:
+    """Returns the layout of DDP's buffers, for which newer releases ask their callers; older ones have no such thing."""
+    compute: Any = getattr(DistributedOptimizer, "compute_full_param_layout", None)
+    if compute is None or not ddp.use_distributed_optimizer:
+        return {}
+    size = parallel_state.get_data_parallel_world_size(with_context_parallel=True)
+    has_buckets = ddp.overlap_grad_reduce and is_first and parallel_state.is_pipeline_first_stage(ignore_virtual=True)
+    layout = compute(
+        [parameter for parameter in chunk.parameters() if parameter.requires_grad],
+        (ddp.bucket_size or max(40_000_000, 1_000_000 * size)) if has_buckets else None,  # DDP's own default
+        size,
+        ddp,
+        expert_data_parallel_world_size=parallel_state.get_expert_data_parallel_world_size(),
+    )
+    return {"full_param_layout": layout}
 
 
 def make_optimizer(
