@@ -64,7 +64,7 @@ def _in_bfloat16(transformer: TransformerConfig, chunk: Any) -> Float16Module:
 
 
 def _parameter_layout(ddp: DistributedDataParallelConfig, chunk: Any, *, is_first: bool) -> dict[str, Any]:
-    """Returns the layout of DDP's buffers, for which newer releases ask their callers; older ones have no such thing."""
+    """Returns the layout of DDP's buffers, which newer releases want from their callers."""
     compute: Any = getattr(DistributedOptimizer, "compute_full_param_layout", None)
     if compute is None or not ddp.use_distributed_optimizer:
         return {}

@@ -34,7 +34,7 @@ def train(policy: Any, batch: Any, updates: int) -> list[Any]:
 
     records = [policy.update(batch, sspo()) for _ in range(updates)]
     numbers = [(record.loss, record.grad_norm, record.learning_rate) for record in records]
-    parameters = [parameter for chunk in policy.chunks for parameter in chunk.parameters()]
+    parameters = [parameter for chunk in policy.chunks for parameter in chunk.parameters() if parameter.requires_grad]
     gradients = [parameter.main_grad.clone() for parameter in parameters]
     return [numbers, gradients, [tensor.clone() for _, tensor in policy.weights()]]
 

@@ -1,1 +1,1 @@
-"""The parts of a trainer process that need a GPU: its device, its kernels, settings of CUDA and NCCL, the host's memory."""
+"""Settings of a trainer process that exist only with GPUs: its device, kernels, CUDA and NCCL, the host's memory."""
