@@ -32,3 +32,11 @@ def test_estimate_is_within_three_percent(number: int) -> None:
         static = estimated.weights + estimated.gradients + estimated.optimizer
         assert static == pytest.approx(sum(stage["resident"].values()), rel=0.002)
         assert estimated.total == pytest.approx(sum(stage["peaks"]["update"].values()), rel=0.03)
+
+
+def test_estimate_of_a_first_layer_without_experts_and_of_shared_ones() -> None:
+    """GLM-4.5-Air, whose rehearsed peaks are in docs/models.md."""
+    run = load_recipe("examples/glm4_5_air_math.py")
+    config, _ = find_config(run.model.path)
+    estimates = estimate(rehearsed_run(run, workload(run)), config, on_cuda=False)
+    assert [each.total / 1e9 for each in estimates] == pytest.approx([67.3, 68.8], rel=0.03)
