@@ -18,22 +18,22 @@ BUDGETS = {
     "job": 1120,
     "launch": 660,
     "lora": 360,
-    "memory": 540,
+    "memory": 560,
     "objective": 2000,
     "plots": 460,
-    "policy": 4030,
+    "policy": 4050,
     "preflight": 580,
     "processes": 1000,
     "project": 350,
     "reward": 990,
-    "rollout": 5800,
+    "rollout": 5810,
     "run_folder": 530,
     "trackers": 220,
-    "weights": 3010,
+    "weights": 3180,
 }
 LIBRARIES = {"agents": 2100, "answers": 1830, "lab": 1710, "rehearsal": 1700, "sandbox": 3800}
-OTHERS = {"tests": 32230, "UserError": 287}
-CLOSURES = {"loop": 16260, "plugin": 3490}
+OTHERS = {"tests": 32600, "UserError": 288}
+CLOSURES = {"loop": 16350, "plugin": 3490}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
