@@ -54,9 +54,9 @@ def preflight(
     check_trackers(run.tracking)
     tokenizer = load_tokenizer(model)
     reward = _check_plugins(run, tokenizer)
-    _check_weights(model, config, run.model.init)
+    left_out = _check_weights(model, config, run.model.init)
     lines = _check_data(run, config, tokenizer, reward, checkpoint)
-    for line in filter(None, [describe_end_of_turn(model, tokenizer), *lines]):
+    for line in filter(None, [left_out, describe_end_of_turn(model, tokenizer), *lines]):
         log(line)
     if os.environ.get("RANK", "0") == "0":
         resources.check_disk(run, config, folder)
@@ -88,16 +88,15 @@ def _check_plugins(run: Run, tokenizer: Any) -> Callable[..., Reward]:
     return check_plugin("reward", run.reward, run.reward_options)
 
 
-def _check_weights(model: Path, config: Mapping[str, Any], init: str, log: Callable[[str], None]) -> None:
-    """Checks that the model's folder has all tensors of its family, and says which others it has."""
+def _check_weights(model: Path, config: Mapping[str, Any], init: str) -> str:
+    """Checks that the model's folder has all tensors of its family. Returns a line on those that are left out, or ""."""
     if init == "random":
         load_family(config, model)
-        return
+        return ""
     with open_folder(model) as folder:
         family = load_family(folder.config, folder.config_folder)
         folder.check(family.rows(folder.config, size(folder.config, "vocab_size")))
-        if line := folder.describe_left_out():
-            log(line)
+        return folder.describe_left_out()
 
 
 def _check_data(

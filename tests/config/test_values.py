@@ -53,6 +53,7 @@ CONTRADICTIONS = {
     "rollouts=Rollouts(agent='a:B'), objective=dapo()": "only a mean over sequences counts an episode",
     "rollouts=Rollouts(sampling=Sampling(top_p=.9)), old_policy='rollout'": "set top_p to 1",
     "optimizer=Optimizer(offload=1), ddp={'use_distributed_optimizer': False}": "optimizer.offload is 1.0 and ddp.use_",
+    "lora=LoRA(), megatron={'moe_router_bias_update_rate': .1}": "an adapter has no biases of routers",
     "tokens_per_microbatch=100": "a sequence may have 528 tokens",
 }
 
