@@ -89,7 +89,7 @@ def _check_plugins(run: Run, tokenizer: Any) -> Callable[..., Reward]:
 
 
 def _check_weights(model: Path, config: Mapping[str, Any], init: str) -> str:
-    """Checks that the model's folder has all tensors of its family. Returns a line on those that are left out, or ""."""
+    """Checks that the model's folder has all tensors of its family. Returns a line on others, or ""."""
     if init == "random":
         load_family(config, model)
         return ""

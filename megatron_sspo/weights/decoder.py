@@ -176,8 +176,8 @@ def rows(
     """Returns the rows of a model whose layers have experts, except for the first `num_dense`, or have none."""
 
     def layer_rows(layer: int) -> list[ParameterMap]:
-        is_dense = experts is None or layer < num_dense
-        mlp = mlp_rows(config, layer) if is_dense else expert_rows(config, layer, experts)
+        of_layer = None if layer < num_dense else experts
+        mlp = mlp_rows(config, layer) if of_layer is None else expert_rows(config, layer, of_layer)
         return [*attention_rows(config, layer, attention), *mlp]
 
     return model_rows(config, padded_vocab_size, layer_rows)

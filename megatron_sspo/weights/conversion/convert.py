@@ -119,7 +119,9 @@ class _Reader:
 
     def __init__(self, folder: ModelFolder, new_dtype: torch.dtype | None, own: Mapping[str, torch.dtype]) -> None:
         self.folder = folder
-        self.dtypes = {name: new_dtype or dtype for name, dtype in folder.dtypes().items()} | (own if new_dtype else {})
+        self.dtypes = {name: new_dtype or dtype for name, dtype in folder.dtypes().items()}
+        if new_dtype is not None:
+            self.dtypes.update(own)
 
     def read(self, name: str, dim: int, start: int, stop: int) -> Tensor:
         """Returns a slice of a tensor.

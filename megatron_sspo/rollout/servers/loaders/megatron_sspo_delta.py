@@ -40,7 +40,7 @@ def unpack(table: Tensor, body: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
             between the place of a changed element in the flattened weight and that of the one before. A weight of which
             every element has changed has no gaps.
     """
-    content = torch.frombuffer(bytearray(zlib.decompress(body.cpu().numpy())), dtype=torch.uint8).to(body.device)
+    content = torch.frombuffer(bytearray(zlib.decompress(body.cpu().numpy().data)), dtype=torch.uint8).to(body.device)
     end = 0
 
     def read(count: int, dtype: torch.dtype) -> Tensor:
