@@ -21,9 +21,9 @@ BUDGETS = {
     "memory": 620,
     "objective": 2000,
     "plots": 90,
-    "policy": 4290,
+    "policy": 4310,
     "preflight": 590,
-    "processes": 950,
+    "processes": 960,
     "project": 350,
     "reward": 660,
     "rollout": 6260,
@@ -32,8 +32,8 @@ BUDGETS = {
     "weights": 3370,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2240, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 33730, "UserError": 292}
-CLOSURES = {"loop": 16450, "plugin": 3470}
+OTHERS = {"tests": 33740, "UserError": 292}
+CLOSURES = {"loop": 16470, "plugin": 3470}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
