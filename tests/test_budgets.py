@@ -26,13 +26,13 @@ BUDGETS = {
     "processes": 960,
     "project": 350,
     "reward": 660,
-    "rollout": 6260,
+    "rollout": 6280,
     "run_folder": 500,
     "trackers": 200,
     "weights": 3370,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2240, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 33740, "UserError": 292}
+OTHERS = {"tests": 33750, "UserError": 293}
 CLOSURES = {"loop": 16470, "plugin": 3470}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -194,10 +195,10 @@ class GatherPlan:
     def _dtype(self, piece: Piece) -> torch.dtype:
         return piece.row.dtype or self._sample.dtype
 
-    @property
+    @cached_property
     def _sample(self) -> torch.Tensor:
-        """One of the parameters, which all have the same dtype and device; a buffer may have a wider dtype."""
-        return next(iter(self.parameters.values())).detach()
+        """An empty tensor like the parameters, which have one dtype and device; a buffer may have a wider dtype."""
+        return next(iter(self.parameters.values())).detach().new_empty(0)
 
     def _elements(self, num_bytes: int) -> int:
         return -(-num_bytes // self._sample.element_size())

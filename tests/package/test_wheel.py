@@ -136,7 +136,7 @@ def test_it_works_in_an_empty_folder_without_the_checkout(installed: Path, tmp_p
     for script in ("slurm/train.sbatch", "slurm/train.sh", "slurm/job.sh"):
         subprocess.run(["bash", "-n", script], cwd=tmp_path / "mine", check=True)
     settings = sorted(path.name for path in (tmp_path / "mine" / "paper").iterdir())
-    assert len(settings) == 7
+    assert len(settings) == 8
     loaded = (
         "from megatron_sspo.recipe import load_recipe; import sys; print(*(load_recipe(p).name for p in sys.argv[1:]))"
     )

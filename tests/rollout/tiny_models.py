@@ -7,6 +7,7 @@ from safetensors.torch import load_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    Glm4MoeConfig,
     LlamaConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -50,6 +51,8 @@ def config(shape: str) -> PreTrainedConfig:
         return Qwen3MoeConfig(
             num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True, **sizes
         )
+    if shape == "glm4_moe":  # one layer without experts, one with
+        return Glm4MoeConfig(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, **sizes)
     return LlamaConfig(tie_word_embeddings=shape == "llama_tied", **sizes)
 
 

@@ -23,7 +23,7 @@ class RouteRecorder:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._passed: list[Tensor] = []  # in the present forward pass: [rows · positions, topk] of each layer so far
-        routers: list[Any] = [module for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+        routers: list[Any] = [each for each in model.modules() if type(each).__name__.lower().endswith("topkrouter")]
         if not routers:
             raise UserError(
                 f'routing_replay is "R3", and the engine "embedded" finds no routers in {type(model).__name__}: choose '

@@ -239,7 +239,7 @@ class DistributedTransport(Transport):
         for key, client in session.servers.items():
             for name in self._entered.get(client, ()):
                 self._leaving.append(session.start_each("/destroy_weights_update_group", {key: {"group_name": name}}))
-        self._entered = {}  # those of other clients have ended
+            self._entered.pop(client, None)
 
     def _finish_leaving(self) -> None:
         """Waits for servers that leave groups. Errors are ignored: a server that cannot leave only keeps the memory."""

@@ -61,6 +61,7 @@ class AdaptedFolder(ModelFolder):
         self.run_manifest = self._factors.run_manifest
         self._scale: float = lora["alpha"] / lora["rank"]
         self._dtype = next(iter(self._factors.dtypes().values()))
+        self._own = {name: row.dtype for row in base.rows() for name in row.hf if row.dtype is not None}
         self._pairs = {
             name: names for pair in factors for name, *names in zip(pair.weight.hf, pair.a.hf, pair.b.hf, strict=True)
         }
@@ -69,7 +70,7 @@ class AdaptedFolder(ModelFolder):
         return self._base.shapes()
 
     def dtypes(self) -> dict[str, torch.dtype]:
-        return dict.fromkeys(self.shapes(), self._dtype)
+        return dict.fromkeys(self.shapes(), self._dtype) | self._own
 
     def weight_files(self) -> list[Path]:
         return [*self._base.weight_files(), *self._factors.weight_files()]
@@ -78,7 +79,7 @@ class AdaptedFolder(ModelFolder):
         self._base.check(rows)
 
     def read_rows(self, name: str, start: int, stop: int) -> Tensor:
-        rows = self._base.read_rows(name, start, stop).to(self._dtype)
+        rows = self._base.read_rows(name, start, stop).to(self._own.get(name, self._dtype))
         if name not in self._pairs:
             return rows
         a, b = self._pairs[name]
