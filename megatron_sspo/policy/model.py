@@ -186,7 +186,7 @@ def _replace_local_modules(spec: Any, transformer: TransformerConfig) -> None:
     for layer in spec.layer_specs:
         parts = layer.submodules
         parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-        if getattr(parts.mlp, "module", None) is MoELayer:
+        if MoELayer in (getattr(parts.mlp, "module", None), getattr(parts.mlp, "func", None)):  # of newer releases
             # In checkpoints the norm before experts keeps its own name, as in Transformer Engine's spec. The local spec
             # would rename it as if it were fused into a dense MLP.
             parts.sharded_state_dict_keys_map.pop("pre_mlp_layernorm.", None)

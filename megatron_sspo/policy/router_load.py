@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.transformer.moe.moe_utils import clear_aux_losses_tracker, get_moe_layer_wise_logging_tracker
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.utils import unwrap_model
 
@@ -39,14 +39,13 @@ class RouterLoad:
         device = next(models[0].parameters()).device
         shape = (self._config.num_layers, self._config.num_moe_experts or 0)
         self._tokens = torch.zeros(shape, dtype=torch.float64, device=device)  # by layer and expert
-        get_moe_layer_wise_logging_tracker().clear()  # which may have the layers of another model of this process
         for router in (module for model in models for module in model.modules() if isinstance(module, TopKRouter)):
             router.register_forward_hook(self._count)
 
     def begin(self) -> None:
         """Begins an update."""
         self._tokens.zero_()
-        clear_aux_losses_tracker()
+        _recorded_losses().clear()  # which may have the layers of another model of this process
 
     @contextmanager
     def forward(self, microbatch: Microbatch) -> Iterator[None]:
@@ -72,9 +71,12 @@ class RouterLoad:
         """
         if not self._config.num_moe_experts:
             return {}
-        tracker = get_moe_layer_wise_logging_tracker()
         zeros = self._tokens.new_zeros(len(self._tokens))
-        losses = [tracker[name]["values"].to(zeros) if name in tracker else zeros for name in _LOSSES]
+        found = {
+            name: entry["values"] if isinstance(entry, dict) else entry.values
+            for name, entry in _recorded_losses().items()
+        }
+        losses = [found[name].to(zeros) if name in found else zeros for name in _LOSSES]
         sums = torch.cat([self._tokens, torch.stack(losses, dim=1)], dim=1)
         dist.all_reduce(sums)
         if not sums.any():  # all responses are empty
@@ -89,3 +91,9 @@ class RouterLoad:
             "router/unused_experts": float((tokens == 0).double().mean()),
             **{f"router/{name}": float(loss) for name, loss in zip(_LOSSES, losses, strict=True) if loss},
         }
+
+
+def _recorded_losses() -> dict[str, Any]:
+    """Returns Megatron's record of routers' losses by layer, to which it adds whatever is missing."""
+    newer: Any = getattr(moe_utils, "get_moe_metrics_tracker", None)
+    return moe_utils.get_moe_layer_wise_logging_tracker() if newer is None else newer().metrics
