@@ -7,7 +7,7 @@ BUDGETS = {
     "agent": 50,
     "arrays": 140,
     "batching": 960,
-    "checkpoint": 930,
+    "checkpoint": 960,
     "cli": 740,
     "config": 860,
     "data": 1690,
@@ -32,8 +32,8 @@ BUDGETS = {
     "weights": 3370,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2240, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 33740, "UserError": 292}
-CLOSURES = {"loop": 16470, "plugin": 3470}
+OTHERS = {"tests": 33765, "UserError": 292}
+CLOSURES = {"loop": 16500, "plugin": 3470}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
