@@ -18,7 +18,7 @@ BUDGETS = {
     "job": 1060,
     "launch": 600,
     "lora": 350,
-    "memory": 620,
+    "memory": 630,
     "objective": 2000,
     "plots": 90,
     "policy": 4310,
@@ -32,8 +32,8 @@ BUDGETS = {
     "weights": 3370,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2240, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 33765, "UserError": 292}
-CLOSURES = {"loop": 16500, "plugin": 3470}
+OTHERS = {"tests": 33769, "UserError": 292}
+CLOSURES = {"loop": 16510, "plugin": 3470}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
