@@ -7,7 +7,7 @@ BUDGETS = {
     "agent": 50,
     "arrays": 140,
     "batching": 960,
-    "checkpoint": 960,
+    "checkpoint": 955,
     "cli": 740,
     "config": 860,
     "data": 1690,
@@ -21,7 +21,7 @@ BUDGETS = {
     "memory": 630,
     "objective": 2000,
     "plots": 90,
-    "policy": 4310,
+    "policy": 4320,
     "preflight": 590,
     "processes": 960,
     "project": 350,
@@ -32,7 +32,7 @@ BUDGETS = {
     "weights": 3370,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2240, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 33769, "UserError": 292}
+OTHERS = {"tests": 33786, "UserError": 292}
 CLOSURES = {"loop": 16510, "plugin": 3470}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 

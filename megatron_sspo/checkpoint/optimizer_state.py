@@ -57,13 +57,6 @@ def divided_state(optimizer: Any) -> Iterator[None]:
         yield
 
 
-def add_moments(optimizer: Any) -> None:
-    """Adds Adam's moments where it has none, as before its first step: without them Megatron cannot save its state."""
-    for each in getattr(optimizer, "chained_optimizers", [optimizer]):
-        if each.optimizer is not None:  # a rank may have no parameters of a kind
-            each.init_state_fn(each.optimizer, each.config)
-
-
 def divide_weights(model: Any, optimizer: Any) -> None:
     """Makes the rank that writes the state of a parameter write the parameter itself, too.
 

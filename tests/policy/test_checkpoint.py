@@ -62,6 +62,22 @@ def test_resumes_to_the_bit_with_padded_buckets(make, folders, batches, tmp_path
     resume.save_and_resume(folders["dense"], batch, tmp_path, made, in_background=False)
 
 
+@pytest.mark.parametrize(("is_distributed", "offload"), [(False, 0.0), (True, 0.0), (True, 0.5)])
+def test_an_update_adds_nothing_to_the_optimizer(make, folders, batches, is_distributed, offload):
+    """Servers in turns measure the free memory before the first update."""
+    optimizer, ddp = replace(resume.OPTIMIZER, offload=offload), {"use_distributed_optimizer": is_distributed}
+    policy = make(folders["moe"], optimizer=optimizer, ddp=ddp)
+
+    def size():
+        chain = getattr(policy.optimizer, "chained_optimizers", [policy.optimizer])
+        states = [state for each in chain for state in each.optimizer.state.values()]
+        return sum(tensor.nbytes for state in states for tensor in state.values())
+
+    fresh = size()
+    resume.train(policy, read_batch(batches["moe"]), updates=1)
+    assert fresh == size() > 100_000
+
+
 @pytest.mark.parametrize("is_resharded", [False, True])
 def test_a_resumed_run_takes_adams_settings_from_its_configuration(make, folders, saved, is_resharded):
     checkpoint = saved("dense")
