@@ -15,14 +15,14 @@ BUDGETS = {
     "evaluation": 800,
     "files": 400,
     "integrations": 440,
-    "job": 1060,
+    "job": 1065,
     "launch": 600,
     "lora": 350,
     "memory": 630,
     "objective": 2000,
     "plots": 90,
     "policy": 4320,
-    "preflight": 590,
+    "preflight": 595,
     "processes": 960,
     "project": 350,
     "reward": 660,
@@ -32,7 +32,7 @@ BUDGETS = {
     "weights": 3370,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2240, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 33786, "UserError": 292}
+OTHERS = {"tests": 33800, "UserError": 292}
 CLOSURES = {"loop": 16510, "plugin": 3470}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
