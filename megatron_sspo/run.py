@@ -157,7 +157,7 @@ class WarmStart:
     prompts: Prompts  # a set whose rows have demonstrations
     updates: Count  # optimizer steps
     batch_size: Count  # demonstrations of an optimizer step
-    optimizer: Optimizer  # of the warm start; Run.optimizer replaces it afterwards
+    optimizer: Optimizer  # of the warm start, with the offload of Run.optimizer, which replaces it afterwards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,14 +410,11 @@ def _contradictions_of_log_probs(run: Run) -> Iterator[str]:
 
 
 def _contradictions_of_offload(run: Run) -> Iterator[str]:
-    if run.ddp.get("use_distributed_optimizer", True):
-        return
-    for place, each in {"": run, "warm_start.": run.warm_start}.items():
-        if each and each.optimizer.offload:
-            yield (
-                f"{place}optimizer.offload is {each.optimizer.offload} and ddp.use_distributed_optimizer is off: only "
-                "the distributed optimizer's state is moved to the host, so leave one of them out"
-            )
+    if run.optimizer.offload and not run.ddp.get("use_distributed_optimizer", True):
+        yield (
+            f"optimizer.offload is {run.optimizer.offload} and ddp.use_distributed_optimizer is off: only the "
+            "distributed optimizer's state is moved to the host, so leave one of them out"
+        )
 
 
 def layouts_of(run: Run) -> dict[str, Run]:

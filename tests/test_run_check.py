@@ -1,11 +1,13 @@
 """Contradictions in a configuration."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from megatron_sspo.config.overrides import config_to_json, override
 from megatron_sspo.errors import UserError
+from megatron_sspo.job.warm_start import warm_start
 from megatron_sspo.preflight.unread import unread_settings
 from megatron_sspo.run import (
     Evaluation,
@@ -119,3 +121,14 @@ def test_lists_and_a_single_text_are_tuples(stop) -> None:
 def test_settings_that_nothing_reads_are_found(assignments, lines) -> None:
     found = list(unread_settings(check(override(RUN, assignments))))
     assert len(found) == len(lines) and all(map(str.startswith, found, lines))
+
+
+def test_a_warm_start_has_the_share_of_the_run_on_the_host() -> None:
+    own = WarmStart(prompts=PROMPTS, updates=3, batch_size=1, optimizer=Optimizer(lr=1e-3, offload=1))
+    run = replace(RUN, warm_start=own, optimizer=Optimizer(offload=0.5))
+    policy, other = Mock(run=run), Mock()  # a stop is requested
+    warm_start(policy, own, other, None, stop=other, display=other)
+    policy.set_optimizer.assert_called_once_with(Optimizer(lr=1e-3, offload=0.5), 3)
+    assert [*unread_settings(run)] == [
+        "warm_start.optimizer.offload is 1, and not used: a warm start has optimizer.offload"
+    ]

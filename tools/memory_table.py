@@ -79,7 +79,7 @@ def table() -> str:
             *(f"{size / 1e9:.1f}" for size in sizes),
             f"{found.allowance / 1e9:.0f}",
             total if found.total / 1e9 > CARD else f"**{total}**",
-            f"{min(8, parallel.num_processes) * host_memory(run, config).total / 1e9:.0f}",
+            f"{host_memory(run, config).of_host(min(8, parallel.num_processes)) / 1e9:.0f}",
             remark,
         ])  # fmt: skip
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -7,7 +7,7 @@ them every rank reads all. Here each rank puts together and writes its share, an
 files have the same tensors.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -55,13 +55,6 @@ def divided_state(optimizer: Any) -> Iterator[None]:
             setattr(each, _METHOD, param_state)  # hides the method of the class until it is deleted
             stack.callback(delattr, each, _METHOD)
         yield
-
-
-def add_moments(optimizer: Any) -> None:
-    """Adds Adam's moments where it has none, as before its first step: without them Megatron cannot save its state."""
-    for each in getattr(optimizer, "chained_optimizers", [optimizer]):
-        if each.optimizer is not None:  # a rank may have no parameters of a kind
-            each.init_state_fn(each.optimizer, each.config)
 
 
 def divide_weights(model: Any, optimizer: Any) -> None:
@@ -143,8 +136,19 @@ def _tensors_to_write(optimizer: Any, described: Mapping[Any, Any]) -> dict[int,
             continue
         values = _collect(optimizer, held, group)
         if own == held.writer:
-            found[held.number] = _like(tensor, values, _replica(optimizer, own, own))
+            found[held.number] = _like(tensor, values, _replica(optimizer, own, own), _cut)
     return found
+
+
+def _cut(factory: Any) -> Any:
+    """Returns the parts that a factory makes, each in memory of its own.
+
+    Megatron would make those of all parameters, and copy each view while the whole tensors are still held.
+    """
+    parts = factory.build()
+    for part in nested_values(parts):
+        part.data = part.data.clone()
+    return parts
 
 
 def _collect(optimizer: Any, held: _Held, group: Any) -> dict[str, torch.Tensor]:
@@ -182,12 +186,31 @@ def _tensors_to_read(optimizer: Any, described: Mapping[Any, Any]) -> dict[int, 
             length = held.parameter.numel()
             values = {key: torch.empty(length, dtype=torch.float32, device="cpu") for key in _KEYS}
             reader = min(held.slices)  # Megatron checks that one rank's copy is the one that counts
-            found[held.number] = _like(described[held.parameter], values, _replica(optimizer, own, reader))
+            replica = _replica(optimizer, own, reader)
+            found[held.number] = _like(described[held.parameter], values, replica, _read_in_place)
     return found
 
 
-def _like(described: Any, values: Mapping[str, torch.Tensor], replica: int) -> dict[str, Any]:
-    """Returns the sharded tensors of a parameter's state, which lie as the parameter does."""
+def _read_in_place(factory: Any) -> Any:
+    """Returns the factory with a merge that copies nothing if the parts were read into views of its tensor."""
+    whole, merge = factory.data, factory.merge_fn
+    place = whole.untyped_storage().data_ptr()
+
+    def merged(parts: Any) -> torch.Tensor:
+        are_views = all(part.untyped_storage().data_ptr() == place for part in nested_values(parts))
+        return whole if are_views else merge(parts)
+
+    return replace(factory, merge_fn=merged)
+
+
+def _like(
+    described: Any, values: Mapping[str, torch.Tensor], replica: int, of_factory: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Returns the sharded tensors of a parameter's state, which lie as the parameter does.
+
+    Args:
+        of_factory: returns what takes the place of a factory.
+    """
     found: dict[str, Any] = {}
     outer: tuple[int, ...] = described.replica_id[:-1]
     is_factory = isinstance(described, ShardedTensorFactory)
@@ -199,6 +222,7 @@ def _like(described: Any, values: Mapping[str, torch.Tensor], replica: int) -> d
         }
         if not is_factory:
             fields["dtype"] = torch.float32
-        found[key] = replace(described, **fields)
-        found[key].validate_metadata_integrity()
+        tensor = replace(described, **fields)
+        tensor.validate_metadata_integrity()
+        found[key] = of_factory(tensor) if is_factory else tensor
     return found

@@ -15,7 +15,7 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
-from megatron_sspo.checkpoint.optimizer_state import add_moments, divide_weights, divided_state, is_copied
+from megatron_sspo.checkpoint.optimizer_state import divide_weights, divided_state, is_copied
 from megatron_sspo.checkpoint.saving import AsyncSave, describe_error, report_save_errors
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
@@ -215,8 +215,6 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
         for number, chunk in enumerate(chunks)
     }
     model = state["model0"] if len(chunks) == 1 else dict(state)
-    if not is_loading:
-        add_moments(optimizer)
     with divided_state(optimizer):
         state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
     if not is_loading:

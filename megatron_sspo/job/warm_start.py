@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from megatron_sspo.data.demonstration import demonstration
@@ -25,7 +26,9 @@ def warm_start(
         would be lost as well.
     """
     display.begin("warm start", options.updates)
-    policy.set_optimizer(options.optimizer, options.updates)
+    # the memory of the run is estimated and measured with its own share on the host
+    optimizer = replace(options.optimizer, offload=policy.run.optimizer.offload)
+    policy.set_optimizer(optimizer, options.updates)
     for number in range(1, options.updates + 1):
         if stop.is_requested():
             return False

@@ -31,7 +31,8 @@ class MemoryEstimate:
     """Bytes on a rank of one pipeline stage.
 
     Attributes:
-        weights: in the model's dtype; gradients: DDP's buffers; optimizer: main weights and two moments on the GPU.
+        weights: in the model's dtype; optimizer: main weights and two moments on the GPU.
+        gradients: DDP's buffers; if these are of 16 bits, also float32 copies of what the rank updates.
         activations: what all microbatches in flight keep for their backward passes.
         layer: what a layer needs while it is computed, beyond what it keeps; if it is recomputed, all that it needs.
         logits: the head's blocks and tiles, never all logits at once. The head and a layer are not computed at the same
@@ -64,7 +65,7 @@ class HostMemory:
         reference: the weights of a reference policy, and the policy's while they take their place.
         checkpoint: the rank's share of weights and optimizer while a checkpoint is saved
             (`checkpoint/optimizer_state.py`).
-        last_sync: rank 0's copy of the weights of the last sync (`rollouts.options.delta`).
+        last_sync: the copy of the weights of the last sync that rank 0 alone has (`rollouts.options.delta`).
     """
 
     optimizer: int
@@ -76,6 +77,10 @@ class HostMemory:
     @property
     def total(self) -> int:
         return sum(vars(self).values())
+
+    def of_host(self, num_ranks: int) -> int:
+        """Returns what ranks of a host need, one of which may be rank 0."""
+        return num_ranks * (self.total - self.last_sync) + self.last_sync
 
     def describe(self, num_ranks: int) -> str:
         """Returns what ranks of a host need of its memory, in words and by parts."""
@@ -89,7 +94,7 @@ class HostMemory:
         parts = ", ".join(f"{size / 1e9:.1f} GB {words[name]}" for name, size in vars(self).items() if size)
         return (
             f"a rank needs {self.total / 1e9:.1f} GB of its host's memory ({parts}), {num_ranks} ranks "
-            f"{num_ranks * self.total / 1e9:.0f} GB"
+            f"{self.of_host(num_ranks) / 1e9:.0f} GB"
         )
 
 
@@ -124,6 +129,7 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     layers = layers_of_stages(architecture["num_layers"], parallel, run.megatron)
     itemsize = ITEMSIZE[run.model.dtype]
     gradient_itemsize = 4 if run.ddp.get("grad_reduce_in_fp32", True) else itemsize
+    of_copies = 4 if gradient_itemsize == 2 else 0  # which a step makes, and the next update frees
     state_itemsize = 8 if itemsize == 4 else 12  # two moments, and main weights for a 16-bit model
     on_gpu = 1 - run.optimizer.offload
     # Transformer Engine has no masks, and copies of keys are made again for the backward pass
@@ -143,6 +149,7 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     dense_layers = {number for number, has in enumerate(pattern) if not has} if isinstance(pattern, list) else set()
     found = []
     for stage, count in enumerate(counts):
+        updated = _num_optimizer_parameters(run, trained[stage])
         is_last = stage == len(counts) - 1
         num_dense = len(dense_layers & {*layers[stage]})
         of_layers = [dense] * num_dense + [sizes] * (len(layers[stage]) - num_dense)
@@ -155,8 +162,8 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
         found.append(
             MemoryEstimate(
                 weights=itemsize * (count.total + (trained[stage].total if run.lora else 0)),
-                gradients=gradient_itemsize * trained[stage].total,
-                optimizer=round(on_gpu * state_itemsize * _num_optimizer_parameters(run, trained[stage])),
+                gradients=gradient_itemsize * trained[stage].total + of_copies * updated,
+                optimizer=round(on_gpu * state_itemsize * updated),
                 activations=kept,
                 layer=working,
                 logits=logits,
@@ -193,7 +200,7 @@ def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
     """
     itemsize, offload = ITEMSIZE[run.model.dtype], run.optimizer.offload
     of_reference = itemsize if run.needs_reference and run.lora is None else 0
-    of_last_sync = model_bytes(run, config) if run.rollouts.options.get("delta") else 0
+    of_last_sync = _sent_bytes(run, config, itemsize) if run.rollouts.options.get("delta") else 0
     stages = []
     for count in _count_trained(run, config):
         updated = _num_optimizer_parameters(run, count)
@@ -216,14 +223,17 @@ def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
 
 def server_memory(run: Run, config: Mapping[str, Any]) -> ServerMemory:
     """Returns the memory of a server's GPU, with weights and cache of a type; an unknown one has two bytes."""
-    family, options = load_family(config), run.rollouts.options
-    server = options.get("server") or {}
+    server = run.rollouts.options.get("server") or {}
     tp_size, itemsize = int(server.get("tp_size", 1)), ITEMSIZE.get(str(server.get("dtype", run.model.dtype)), 2)
-    rows = family.rows(config, int(config["vocab_size"]))
-    in_bytes = quantized_names(rows) if options.get("quantize") == "fp8" else set[str]()
+    return ServerMemory(_sent_bytes(run, config, itemsize) // tp_size, cache_bytes(config, itemsize) // tp_size)
+
+
+def _sent_bytes(run: Run, config: Mapping[str, Any], itemsize: int) -> int:
+    """Returns the size of the weights that servers are given; those that are quantized have one byte an element."""
+    rows = load_family(config).rows(config, int(config["vocab_size"]))
+    in_bytes = quantized_names(rows) if run.rollouts.options.get("quantize") == "fp8" else set[str]()
     shapes = [pair for row in rows for pair in zip(row.hf, row.hf_shapes, strict=True)]
-    weights = sum(math.prod(shape) * (1 if name in in_bytes else itemsize) for name, shape in shapes)
-    return ServerMemory(weights // tp_size, cache_bytes(config, itemsize) // tp_size)
+    return sum(math.prod(shape) * (1 if name in in_bytes else itemsize) for name, shape in shapes)
 
 
 def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:

@@ -83,7 +83,11 @@ def _parameter_layout(ddp: DistributedDataParallelConfig, chunk: Any, *, is_firs
 def make_optimizer(
     transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chunks: list[Any], options: Optimizer
 ) -> Any:
-    """Returns a fresh Adam. The weights must be loaded before: under bf16 they are copied to float32 here, once."""
+    """Returns a fresh Adam. The weights must be loaded before: under bf16 they are copied to float32 here, once.
+
+    Its moments are there before its first step, because servers in turns measure the memory that is free before it, and
+    because Megatron cannot save an optimizer without them.
+    """
     config = OptimizerConfig(
         optimizer="adam",
         lr=options.lr,
@@ -104,6 +108,9 @@ def make_optimizer(
         optimizer = offloaded_optimizer(config, chunks, options.offload)
     else:
         optimizer = get_megatron_optimizer(config, chunks)
+    for each in getattr(optimizer, "chained_optimizers", [optimizer]):
+        if each.optimizer is not None:  # a rank may have no parameters of a kind
+            each.init_state_fn(each.optimizer, each.config)
     transformer.grad_scale_func = optimizer.scale_loss  # pyright: ignore
     return optimizer
 

@@ -131,7 +131,7 @@ class Policy:
         self.set_optimizer(run.optimizer, run.num_updates)
 
     def set_optimizer(self, options: Optimizer, num_updates: int) -> None:
-        """Makes a fresh optimizer, without moments, and a schedule of learning rates over `num_updates`."""
+        """Makes a fresh optimizer, whose moments are 0, and a schedule of learning rates over `num_updates`."""
         self.optimizer: Any = None
         self.scheduler: Any = None
         self.transformer.grad_scale_func = None

@@ -110,7 +110,7 @@ def check_host_memory(run: Run, config: Mapping[str, Any], num_ranks: int, free:
         UserError: they need more; the message has the parts.
     """
     needed = host_memory(run, config)
-    left = free - num_ranks * needed.total
+    left = free - needed.of_host(num_ranks)
     if left < 0 and run.check_memory:
         offload = "lower optimizer.offload, " if needed.optimizer else ""
         raise UserError(

@@ -39,6 +39,8 @@ def _unread(run: Run) -> Iterator[tuple[str, Any, tuple[str, ...], str]]:
     rollouts, correction = run.rollouts, run.correction
     if run.optimizer.schedule == "constant":
         yield "optimizer", run.optimizer, ("min_lr",), "optimizer.schedule is 'constant'"
+    if run.warm_start:
+        yield "warm_start.optimizer", run.warm_start.optimizer, ("offload",), "a warm start has optimizer.offload"
     if not rollouts.overlong_buffer:
         yield "rollouts", rollouts, ("overlong_penalty",), "rollouts.overlong_buffer is 0"
     if not rollouts.agent:

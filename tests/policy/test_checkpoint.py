@@ -12,6 +12,7 @@ import resume
 import torch
 from launcher import launch
 from megatron.core import tensor_parallel
+from megatron.core.dist_checkpointing.dict_utils import nested_values
 from tiny_policy import read_batch
 
 from megatron_sspo.checkpoint import saving as saving_module
@@ -59,6 +60,22 @@ def test_resumes_to_the_bit_with_padded_buckets(make, folders, batches, tmp_path
     batch, optimizer = read_batch(batches["dense"]), replace(resume.OPTIMIZER, offload=offload)
     made = partial(make, ddp=ddp, optimizer=optimizer)
     resume.save_and_resume(folders["dense"], batch, tmp_path, made, in_background=False)
+
+
+@pytest.mark.parametrize(("is_distributed", "offload"), [(False, 0.0), (True, 0.0), (True, 0.5)])
+def test_an_update_adds_nothing_to_the_optimizer(make, folders, batches, is_distributed, offload):
+    """Servers in turns measure the free memory before the first update."""
+    optimizer, ddp = replace(resume.OPTIMIZER, offload=offload), {"use_distributed_optimizer": is_distributed}
+    policy = make(folders["moe"], optimizer=optimizer, ddp=ddp)
+
+    def size():
+        chain = getattr(policy.optimizer, "chained_optimizers", [policy.optimizer])
+        states = [state for each in chain for state in each.optimizer.state.values()]
+        return sum(tensor.nbytes for state in states for tensor in state.values())
+
+    fresh = size()
+    resume.train(policy, read_batch(batches["moe"]), updates=1)
+    assert fresh == size() > 100_000
 
 
 @pytest.mark.parametrize("is_resharded", [False, True])
@@ -114,6 +131,33 @@ def test_a_checkpoint_has_the_state_at_its_beginning(make, folders, batches, tmp
     fresh = make(folders["dense"], ddp=ddp)
     fresh.load(tmp_path)
     resume.assert_equal_to_the_bit(resume.train(fresh, batch), expected)
+
+
+def test_the_optimizers_state_is_put_together_once(make, folders, saved, tmp_path, monkeypatch):
+    """Megatron cuts fc1's factors from whole tensors: it copies views to write them, and keeps what it reads into."""
+    loaded = saved("moe")
+    policy, copied, states = make(folders["moe"]), [], []
+    monkeypatch.setattr(saving_module, "_copied", lambda tensors, _: copied.extend(tensors) or tensors)
+
+    def kept(function):
+        return lambda *rest, **options: states.append(function(*rest, **options)) or states[-1]
+
+    monkeypatch.setattr(sharded, "state_to_save", kept(sharded.state_to_save))
+    monkeypatch.setattr(sharded, "state_to_load", kept(sharded.state_to_load))
+    monkeypatch.setattr(sharded, "read", kept(sharded.read))
+    policy.load(loaded)
+    (tmp_path / "again").mkdir()
+    policy.begin_save(tmp_path / "again").wait()
+    to_load, read, to_save = (storages(state["optimizer"]) for state in states)
+    assert len(read) > 30 and read <= to_load
+    written = storages([tensor for item, tensor in copied if item.index.fqn.startswith("optimizer.state.")])
+    assert len(written) > 30 and written <= to_save
+
+
+def storages(state):
+    """Returns where the values of tensors are that a state describes or has."""
+    tensors = (getattr(value, "data", None) for value in nested_values(state))
+    return {each.untyped_storage().data_ptr() for each in tensors if isinstance(each, torch.Tensor)}
 
 
 def test_a_save_that_is_cancelled_ends(make, folders, batches, tmp_path, monkeypatch):

@@ -24,6 +24,8 @@ def test_estimate_of_qwen3_30b_a3b() -> None:
     assert found.weights == 2 * (dense + experts // 8)
     assert found.gradients == 2 * found.weights
     assert found.optimizer == 12 * (dense // 16 + experts // 16)
+    (reduced,) = estimate(replace(run, ddp={"grad_reduce_in_fp32": False}), QWEN3_30B_A3B, on_cuda=True)
+    assert reduced.gradients == found.weights + found.optimizer // 3  # Megatron's copies for the step
 
 
 def test_stages_share_the_layers_and_the_first_keeps_most_microbatches() -> None:

@@ -105,11 +105,14 @@ def test_the_remedy_is_for_what_is_largest(assignments, largest, remedy) -> None
         ([], "45.8 GB for the optimizer, 0.3 GB for copies on their way, 53.4 GB while", "lower optimizer.offload"),
         (["optimizer.offload=0"], "53.4 GB while a checkpoint is saved", "use more nodes"),
         (["penalties.kl_coef=0.1"], "20.7 GB for the reference weights", "lower optimizer.offload"),
+        (["rollouts.options.delta=20"], "61.1 GB for the weights of the last sync", "lower optimizer.offload"),
+        (["rollouts.options.delta=20", "rollouts.options.quantize=fp8"], "31.2 GB for the weights of", "lower"),
     ],
 )
 def test_a_host_has_the_memory_of_its_ranks(assignments, parts, remedy) -> None:
     run = load_recipe(str(ROOT / "examples" / "qwen3_30b_a3b_one_node.py"), assignments)
-    needed = 8 * resources.host_memory(run, QWEN3_30B_A3B).total
+    of_rank_0 = resources.host_memory(run, QWEN3_30B_A3B)
+    needed = 8 * of_rank_0.total - 7 * of_rank_0.last_sync
     with pytest.raises(UserError, match=rf"{parts}.*, but n1 has \d+\.\d GB free: {remedy}"):
         resources.check_host_memory(run, QWEN3_30B_A3B, 8, needed - 1, "n1")
     resources.check_host_memory(replace(run, check_memory=False), QWEN3_30B_A3B, 8, 0, "n1")

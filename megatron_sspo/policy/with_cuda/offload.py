@@ -88,7 +88,6 @@ class _Offload:
             for parameter, master in zip(parameters, masters, strict=True):
                 parameter.main_param = master
             group["params"] = [*own, *masters]
-        optimizer.init_state_fn(self._adam, optimizer.config)  # otherwise loading a checkpoint makes it all on the GPU
         self._step_on_device = self._adam.step
         self._adam.step = self._step
         # that of Transformer Engine copies all moments once more

@@ -102,8 +102,6 @@ def rehearse_policy(
             _recount_buffers(ledger, trained.chunks)
             weights = (weight for chunk in trained.chunks for weight in chunk.parameters() if not weight.requires_grad)
             ledger.frozen = {weight.untyped_storage()._cdata for weight in weights}
-        with part("first_step", "optimizer"):  # makes Adam's moments, which later updates find
-            trained.optimizer.step()
         batch = make_batch(work, needs_of(run.objective))
         resident, host = on_gpu(ledger.live), on_host(ledger.live)
         if run.updates_per_sync > 1 and run.old_policy == "trainer":
@@ -123,7 +121,7 @@ def rehearse_policy(
             sent = _rehearse_sync(run, trained)
         with part("checkpoint", "checkpoint"):
             written = _written(trained)
-    for name in ("build", "first_step", "backward"):  # the last is "update" and "step"
+    for name in ("build", "backward"):  # the last is "update" and "step"
         del peaks[name]
     return Account(
         rank=torch.distributed.get_rank(),
