@@ -7,7 +7,7 @@ BUDGETS = {
     "agent": 50,
     "arrays": 140,
     "batching": 960,
-    "checkpoint": 955,
+    "checkpoint": 960,
     "cli": 740,
     "config": 860,
     "data": 1690,
@@ -15,14 +15,14 @@ BUDGETS = {
     "evaluation": 800,
     "files": 400,
     "integrations": 440,
-    "job": 1065,
+    "job": 1070,
     "launch": 600,
     "lora": 350,
     "memory": 630,
     "objective": 2000,
     "plots": 90,
-    "policy": 4320,
-    "preflight": 595,
+    "policy": 4330,
+    "preflight": 590,
     "processes": 960,
     "project": 350,
     "reward": 660,
@@ -32,8 +32,8 @@ BUDGETS = {
     "weights": 3370,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2240, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 33750, "UserError": 293}
-CLOSURES = {"loop": 16470, "plugin": 3470}
+OTHERS = {"tests": 33820, "UserError": 293}
+CLOSURES = {"loop": 16520, "plugin": 3470}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
