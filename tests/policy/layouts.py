@@ -251,6 +251,13 @@ ADAPTED = {
     "lora moe TP2 SP EP2, recompute": _adapted("moe", TP2_SP_EP2, megatron=RECOMPUTE),
     "lora moe CP2 TP2 SP EP2": _adapted("moe", replace(TP2_SP_EP2, context=2)),
 }
+# All others of `make test`, but those with losses of routers, which share no prompts: for `make test-long`.
+ADAPTED_TOO = {
+    f"lora {name}": replace(layout, lora=True, series="lora ", every_objective=False)
+    for name, layout in COVERING.items()
+    if layout.batch != "even" and f"lora {name}" not in ADAPTED
+}
+ADAPTED |= ADAPTED_TOO
 # What several ranks measure on GPUs (tests/gpu/ranks), in order of value: every kind of communication, in both dtypes.
 NO_OVERLAP = {"overlap_grad_reduce": False, "overlap_param_gather": False}
 _FIRST = (

@@ -4,9 +4,15 @@ import layouts
 import pytest
 
 pytestmark = pytest.mark.slow
-adapted = pytest.mark.parametrize("name", [*layouts.ADAPTED])
+
+
+def parameters(name):
+    return pytest.param(name, marks=pytest.mark.long if name in layouts.ADAPTED_TOO else ())
+
+
+adapted = pytest.mark.parametrize("name", [*map(parameters, layouts.ADAPTED)])
 other_layout = pytest.mark.parametrize(
-    "name", [name for name, layout in layouts.ADAPTED.items() if name != layout.reference]
+    "name", [parameters(name) for name, layout in layouts.ADAPTED.items() if name != layout.reference]
 )
 
 
