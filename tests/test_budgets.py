@@ -32,7 +32,7 @@ BUDGETS = {
     "weights": 3370,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2240, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 33830, "UserError": 293}
+OTHERS = {"tests": 33840, "UserError": 293}
 CLOSURES = {"loop": 16520, "plugin": 3470}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 

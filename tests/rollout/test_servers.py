@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.rollout.servers import server_program
 from megatron_sspo.rollout.servers.build import build_servers, server_dtype
 from megatron_sspo.rollout.servers.options import Options, check, check_gpus
 from megatron_sspo.rollout.servers.process import ServerProcess, command_line, find_python
+from megatron_sspo.rollout.weight_sync.adapter import check_model
 from megatron_sspo.run import LoRA
 
 
@@ -179,3 +181,10 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
 def test_options_that_would_be_misread(options, message):
     with pytest.raises(UserError, match=re.escape(message)):
         check(Options(**options))
+
+
+def test_adapters_of_mlps_alone_are_refused_beside_experts(folders):
+    targets = LoRA(targets=("attention", "mlp"))
+    check_model(targets, read_json(folders["llama_tied"] / "config.json"))
+    with pytest.raises(UserError, match=r"lora.targets has mlp in a model with experts"):
+        check_model(targets, read_json(folders["qwen3_moe"] / "config.json"))

@@ -39,7 +39,6 @@ from megatron_sspo.rollout.weight_sync.ipc import IpcTransport
 from megatron_sspo.rollout.weight_sync.session import SyncSession, Transport
 from megatron_sspo.rollout.weight_sync.tensor import TensorTransport
 from megatron_sspo.types import Prompt, Sampling
-from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.fp8 import quantization_config, quantized_names, trained_config, trained_rows
 from megatron_sspo.weights.quantized_plan import quantized
 
@@ -94,7 +93,7 @@ class SGLangEngine:
         self._quantized = quantized_names(trained_rows(model_path)) if options.quantize else set[str]()
         self._transport = _build_transport(options, model_path)
         if options.lora == "adapter":
-            _check_adapters(options, model_path)
+            adapter.check_model(options.adapters, trained_config(model_path))
             self._transport = adapter.AdapterTransport(self._transport, tp_size=options.tp_size)
         if options.release_memory:
             _hand_over_to_servers()  # a server that starts measures how much memory is free
@@ -369,16 +368,6 @@ def _hand_over_to_servers() -> None:
     """Gives back every rank's unused GPU memory; no rank returns before all have. A collective."""
     _give_back_cached_memory()
     agree.barrier()
-
-
-def _check_adapters(options: Options, model_path: Path) -> None:
-    """Refuses adapters of MLPs for a model with experts, which SGLang would wrap too, and then load no weights into."""
-    targets = options.adapters.targets if options.adapters else ()
-    if "mlp" in targets and load_family(trained_config(model_path), model_path).expert_names:
-        raise UserError(
-            'rollouts.options.lora is "adapter", and lora.targets has mlp in a model with experts, into which SGLang '
-            'would load no weights: choose "merged", or leave it out'
-        )
 
 
 def _build_transport(options: Options, model_path: Path) -> Transport:

@@ -1,15 +1,19 @@
 """Weight sync of adapters: a server gets the base once, and at each sync the factors alone."""
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from typing import Any
 
 import torch
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
 from megatron_sspo.rollout.servers.client import ServerError
 from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, at_rank_0
 from megatron_sspo.rollout.weight_sync.tensor import serialize
+from megatron_sspo.run import LoRA
+from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.gather import AdapterPlan
 
 NAME = "policy"  # of the adapter on the servers, which requests name
@@ -71,6 +75,15 @@ class AdapterTransport(Transport):
     def close(self, session: SyncSession | None = None) -> None:
         """Releases the other transport's resources."""
         self._transport.close(session)
+
+
+def check_model(adapters: LoRA | None, config: Mapping[str, Any]) -> None:
+    """Refuses adapters of MLPs for a model with experts, which SGLang would wrap too, and then load no weights into."""
+    if adapters is not None and "mlp" in adapters.targets and load_family(config).expert_names:
+        raise UserError(
+            'rollouts.options.lora is "adapter", and lora.targets has mlp in a model with experts, into which SGLang '
+            'would load no weights: choose "merged", or leave it out'
+        )
 
 
 def adapter_of(tensors: Iterable[NamedTensor]) -> AdapterPlan | None:
