@@ -19,6 +19,7 @@ _START_SECONDS = 900.0  # a large model's server compiles and captures graphs fo
 _POLL_SECONDS = 0.5
 _LOG_SECONDS = 10.0  # between two log lines during a wait
 _WATCH_SECONDS = 2.0  # between two health checks
+_EXIT_SECONDS = 1.0  # a killed process refuses connections before its exit status can be read
 _MAX_REMOVALS = 8  # of an external server in a row, without an answer to a request for a response
 
 
@@ -171,6 +172,8 @@ class ServerPool:
         if not server.is_up:
             return False
         healthy = await client.is_healthy(seconds=self._health_seconds)
+        if not healthy:
+            await asyncio.sleep(_EXIT_SECONDS)
         is_same = server.is_up and server.client is client and version is not None and self.version == version
         return is_same and not healthy
 
@@ -217,7 +220,7 @@ class ServerPool:
         """
         left = [server for server in self.servers if self._may_come_up(server)]
         if len(left) < self._min_servers:
-            failures = "; ".join(server.failure for server in self.servers if server.failure)
+            failures = "; ".join(_exit_message(server) or server.failure for server in self.servers if server.failure)
             raise UserError(
                 f"{len(left)} of {len(self.servers)} rollout servers are left, and {self._min_servers} are needed: "
                 f"{failures}"
