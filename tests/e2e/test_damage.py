@@ -56,12 +56,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "is damaged (trainer/__0_0.distcp has 5 bytes and was written with",
     ),
     "a bit of a shard is flipped": (
-        lambda run: flip(run / NEWEST / "trainer/__0_1.distcp"),
-        "is damaged (the content of trainer/__0_1.distcp is not what was written)",
+        lambda run: flip(run / NEWEST / "trainer/__0_0.distcp"),
+        "is damaged (the content of trainer/__0_0.distcp is not what was written)",
     ),
-    "a bit of the common state is flipped": (
-        lambda run: flip(run / NEWEST / "trainer/common.pt"),
-        "is damaged (the content of trainer/common.pt is not what was written)",
+    "a bit of the metadata is flipped": (
+        lambda run: flip(run / NEWEST / "trainer/.metadata"),
+        "is damaged (the content of trainer/.metadata is not what was written)",
     ),
     "the manifest is gone": (lambda run: (run / NEWEST / "manifest.json").unlink(), "it has no manifest.json"),
     "the manifest is empty": (
