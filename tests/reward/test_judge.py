@@ -37,17 +37,17 @@ def test_200_responses_of_a_slow_and_failing_judge_that_is_killed_count_once_eac
             return 503, {}
         match int(response[-1]), before:
             case 0, _:
-                return late(1.0)
+                return late(2.0)
             case (1, 0) | (3, _):
                 return 500, {"error": "out of memory"}
             case 2, 0:
-                return late(1.0)
+                return late(2.0)
         answered.release()
         return f"SCORE: {response[-1]}"
 
     responses = [f"response {number}" for number in range(200)]
     with judge(answer) as server:
-        built = opened(server, timeout=0.5, retries=1, max_requests=32, failure_reward=-1.0)
+        built = opened(server, timeout=1.0, retries=1, max_requests=32, failure_reward=-1.0)
         killer = threading.Thread(target=lambda: ([answered.acquire() for _ in range(80)], dead.set(), server.kill()))
         killer.start()
         found = score(built, responses)
