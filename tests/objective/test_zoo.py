@@ -322,7 +322,7 @@ def test_a_trust_region_around_the_engine():
 
 
 def test_the_budget_of_a_prefix_masks_tokens_that_a_threshold_keeps():
-    """Of CPPO's two bounds both act in the batch, and in few tokens they act together."""
+    """Both bounds of CPPO act in the batch."""
     numbers = Numbers()
     budgeted, threshold = (cppo_kept(numbers, 0.1, prefix, 0.8) for prefix in (0.03, 1e9))
     assert (threshold & ~budgeted).any() and (~threshold).any()
