@@ -195,7 +195,7 @@ ROWS = {
     "dgpo": (dgpo(n=2.0, m=4.0), lambda n: dgpo_terms(n).sum(), True),
     "maspo": (maspo(0.4, 0.3, 0.5, 0.7), lambda n: maspo_terms(n).sum(), True),
     "ipo": (ipo(0.1), lambda n: (((n.p - n.q).abs() <= 0.1) * n.ratio * n.a).sum(), True),
-    "cppo": (cppo(0.1, 0.03), lambda n: (cppo_kept(n, 0.1, 0.03, 0.8) * n.ratio * n.a).sum(), True),
+    "cppo": (cppo(0.1, 0.03, 0.3), lambda n: (cppo_kept(n, 0.1, 0.03, 0.3) * n.ratio * n.a).sum(), True),
     "vespo": (vespo(), lambda n: vespo_terms(n, 2, 3, 3, 2).sum(), False),
     "vespo_documented": (vespo_documented(), lambda n: vespo_terms(n, 2, 1.5, 4, 2.5).sum(), False),
 }
@@ -322,7 +322,7 @@ def test_a_trust_region_around_the_engine():
 
 
 def test_the_budget_of_a_prefix_masks_tokens_that_a_threshold_keeps():
-    """Of CPPO's two bounds both act in the batch, and in few tokens they act together."""
+    """Both bounds of CPPO act in the batch."""
     numbers = Numbers()
     budgeted, threshold = (cppo_kept(numbers, 0.1, prefix, 0.8) for prefix in (0.03, 1e9))
     assert (threshold & ~budgeted).any() and (~threshold).any()

@@ -36,7 +36,9 @@ from megatron_sspo.objective import (
     aspo,
     ce_gppo,
     cispo,
+    cppo,
     dapo,
+    dgpo,
     dppo_kl,
     dppo_tv,
     drpo,
@@ -46,8 +48,11 @@ from megatron_sspo.objective import (
     gmpo_wide,
     grpo,
     gspo,
+    ipo,
     kpop,
     luspo,
+    maspo,
+    minpro,
     opsm,
     pspo,
     rloo,
@@ -55,6 +60,7 @@ from megatron_sspo.objective import (
     scopic,
     spo,
     sspo,
+    topr,
     vespo,
 )
 from megatron_sspo.run import Parallel
@@ -318,11 +324,12 @@ def cases() -> dict[str, tuple[Any, Penalties, Correction]]:
 
 
 def _of_tokens() -> tuple[Any, ...]:
-    return (ce_gppo(), cispo(), aspo(), scopic(), spo(1.0), drpo(), dppo_tv(), dppo_kl(), dual_clip(), dapo(), vespo())
+    first = (ce_gppo(), cispo(), aspo(), scopic(), spo(1.0), drpo(), dppo_tv(), dppo_kl(), dual_clip(), dapo(), vespo())
+    return (*first, minpro(), dgpo(), maspo(), ipo(), cppo())
 
 
 def _of_sequences() -> tuple[Any, ...]:
-    return (pspo(), opsm(delta=0.0), rloo(), luspo(0.1, 0.1), gmpo_wide())
+    return (pspo(), opsm(delta=0.0), rloo(), luspo(0.1, 0.1), gmpo_wide(), topr())
 
 
 @dataclass(frozen=True)
