@@ -401,11 +401,11 @@ def _contradictions_of_log_probs(run: Run) -> Iterator[str]:
         "old_policy is 'rollout'": run.old_policy == "rollout",
         "the objective needs rollout_log_probs": "rollout_log_probs" in needs_of(run.objective),
     }
-    if run.rollouts.sampling.top_p < 1 and any(users.values()):
+    if (cut_off := run.rollouts.sampling.cut_off) and any(users.values()):
         yield (
-            f"rollouts.sampling.top_p is {run.rollouts.sampling.top_p} and {next(filter(users.get, users))}: the "
-            "engine's distribution is cut off there and the trainer's is not, so their ratio is no mismatch; set top_p "
-            "to 1, or compare nothing with the engine"
+            f"rollouts.sampling.{cut_off} and {next(filter(users.get, users))}: the engine's distribution is cut off "
+            "there and the trainer's is not, so their ratio is no mismatch; set top_p to 1, top_k to 0 and min_p to 0, "
+            "or compare nothing with the engine"
         )
 
 
