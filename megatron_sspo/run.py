@@ -106,6 +106,13 @@ class Rollouts:
     # trains; k × updates_per_sync generates k cycles ahead, while the trainer works
     max_staleness: Amount = 0
     refills: Amount = 0  # how often groups whose rewards are all equal are replaced by groups of new prompts
+    min_pass_rate: Share = (
+        0.0  # with refills, groups with a smaller mean of the reward's part "answer" are replaced too
+    )
+    max_pass_rate: Share = 1.0  # and groups with a larger one
+    # whether responses that were cut off at sampling.max_tokens get the advantage 0; they count in their group's
+    # baseline, in the average of the objective and in penalties
+    mask_truncated: bool = False
     # prompts started per prompt needed; the slowest are cancelled, and started again in a later cycle
     oversampling: AtLeastOne = 1.0
     overlong_buffer: Amount = 0  # a penalty grows over the last overlong_buffer tokens of max_tokens; 0: no penalty
@@ -401,11 +408,11 @@ def _contradictions_of_log_probs(run: Run) -> Iterator[str]:
         "old_policy is 'rollout'": run.old_policy == "rollout",
         "the objective needs rollout_log_probs": "rollout_log_probs" in needs_of(run.objective),
     }
-    if run.rollouts.sampling.top_p < 1 and any(users.values()):
+    if (cut_off := run.rollouts.sampling.cut_off) and any(users.values()):
         yield (
-            f"rollouts.sampling.top_p is {run.rollouts.sampling.top_p} and {next(filter(users.get, users))}: the "
-            "engine's distribution is cut off there and the trainer's is not, so their ratio is no mismatch; set top_p "
-            "to 1, or compare nothing with the engine"
+            f"rollouts.sampling.{cut_off} and {next(filter(users.get, users))}: the engine's distribution is cut off "
+            "there and the trainer's is not, so their ratio is no mismatch; set top_p to 1, top_k to 0 and min_p to 0, "
+            "or compare nothing with the engine"
         )
 
 

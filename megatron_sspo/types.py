@@ -9,7 +9,18 @@ import numpy as np
 
 from megatron_sspo.arrays.convert import freeze, log_prob_array, number_array, route_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
-from megatron_sspo.config.kinds import AsTuple, Count, Finite, Line, NotNegative, Positive, Probability, StopString
+from megatron_sspo.config.kinds import (
+    Amount,
+    AsTuple,
+    Count,
+    Finite,
+    Line,
+    NotNegative,
+    Positive,
+    Probability,
+    Share,
+    StopString,
+)
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective.rounding import ROUNDING, are_equal
 
@@ -196,7 +207,15 @@ class Sampling:
     max_tokens: Count = 512
     temperature: NotNegative = 1.0  # of the softmax; log-probs are those of this temperature
     top_p: Probability = 1.0  # tokens are drawn from the likeliest that have this probability together
+    top_k: Amount = 0  # tokens are drawn from so many likeliest ones; 0: from all
+    min_p: Share = 0.0  # tokens are drawn from those with at least this share of the likeliest one's probability
     stop: Annotated[tuple[StopString, ...], AsTuple] = ()  # strings that end a response; the response keeps the string
+
+    @property
+    def cut_off(self) -> str:
+        """The settings that leave tokens out of the distribution: "top_p is 0.9 and top_k is 20"; "" without any."""
+        whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+        return " and ".join(f"{name} is {value}" for name in whole if (value := getattr(self, name)) != whole[name])
 
 
 @dataclass(frozen=True, kw_only=True)

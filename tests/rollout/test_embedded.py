@@ -37,7 +37,9 @@ def teacher_forced(model, group, rollout, temperature, top_p):
     """Computes log p of each response token by a plain forward pass of one row, without cache or padding."""
     tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens]])
     start = len(group.prompt.tokens)
-    log_probs = log_distribution(model(tokens, use_cache=False).logits[0, start - 1 : -1], temperature, top_p)
+    log_probs = log_distribution(
+        model(tokens, use_cache=False).logits[0, start - 1 : -1], Sampling(temperature=temperature, top_p=top_p)
+    )
     return log_probs.gather(-1, tokens[0, start:, None]).squeeze(-1)
 
 
