@@ -158,6 +158,19 @@ class LoRA:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """On-policy distillation: Â_it becomes reward_weight · Â_it + coef · (log p_teacher(y_it) − log π_old(y_it)).
+
+    Both log-probs are those of `rollouts.sampling.temperature`. Averaged over responses, the second term's gradient is
+    that of the reverse KL, KL(π_θ ‖ p_teacher), to the next token.
+    """
+
+    path: FilePath  # a Hugging Face folder with the model's vocabulary; the ranks hold it in the run's layout and dtype
+    coef: Positive = 1.0  # of the teacher's term
+    reward_weight: NotNegative = 1.0  # of the reward's advantage; 0: from the teacher alone
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """Supervised learning on the prompts' demonstrations, before the first rollout."""
 
@@ -229,6 +242,7 @@ class Run:
     advantage: Plugin = "group_relative"
     objective: CheckedObjective = field(default_factory=sspo)  # what is maximized
     penalties: Penalties = field(default_factory=Penalties)  # KL and entropy terms of the loss
+    teacher: Teacher | None = None  # a model to distil from, on the policy's own responses; None: the reward alone
     # π_old: "trainer" computes its log-probs before the updates of a cycle; "rollout" takes the engine's log-probs,
     # which saves that pass, and ρ then contains the mismatch and the staleness
     old_policy: Literal["trainer", "rollout"] = "trainer"
@@ -320,6 +334,11 @@ def _contradictions_of_rollouts(run: Run, rollouts: Rollouts) -> Iterator[str]:
             f"rollouts.max_staleness is {rollouts.max_staleness} and updates_per_sync {run.updates_per_sync}: a cycle "
             f"that is begun early lags behind by {run.updates_per_sync}, so set it to 0 or to that at least"
         )
+    if rollouts.refills and run.teacher:
+        yield (
+            f"rollouts.refills is {rollouts.refills}, which replaces groups of equal rewards, and teacher gives them a "
+            "gradient: set rollouts.refills to 0"
+        )
     if rollouts.overlong_buffer > sampling.max_tokens:
         yield (
             f"rollouts.overlong_buffer is {rollouts.overlong_buffer}, more than rollouts.sampling.max_tokens="
@@ -365,6 +384,8 @@ def _contradictions_of_agent(run: Run, rollouts: Rollouts) -> Iterator[str]:
             f"penalties is {run.penalties} {agent}: penalties are sums over sequences, of which an episode may have "
             "several, so leave them out"
         )
+    if run.teacher and rollouts.endpoint.max_branches > 1:
+        yield f"teacher is set {agent}: it scores single sequences, so set rollouts.endpoint.max_branches to 1"
     if rollouts.endpoint.max_branches > 1 and not isinstance(average_of(run.objective), OverSequences):
         yield (
             f"the objective's average is {average_of(run.objective)} {agent}: only a mean over sequences counts an "

@@ -25,7 +25,10 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective.rounding import ROUNDING, are_equal
 
 FinishReason = Literal["stop", "length"]
-TOKEN_VALUES = ("rollout_log_probs", "old_log_probs", "reference_log_probs", "old_entropy", "token_advantages")
+TOKEN_VALUES = (
+    *("rollout_log_probs", "old_log_probs", "reference_log_probs", "teacher_log_probs"),
+    *("old_entropy", "token_advantages"),
+)
 """The fields of `Rollout` with one number for each token."""
 
 
@@ -68,6 +71,7 @@ class Rollout(EqualByArrays):
     old_log_probs: np.ndarray | None = None  # [n] float32: the trainer's, at the last sync; None where ρ = 1
     old_entropy: np.ndarray | None = None  # [n] float32: of π_old, where the objective needs it and π_old is not π_θ
     reference_log_probs: np.ndarray | None = None  # [n] float32: under the policy that the run started from
+    teacher_log_probs: np.ndarray | None = None  # [n] float32: under the teacher, if the run has one
     # [tokens · layers · topk] uint8, or uint16 for more than 256 experts: the experts of the prompt's and response's
     # tokens (`batching/routes.py`), for routing replay
     routes: np.ndarray | None = None

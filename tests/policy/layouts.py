@@ -63,7 +63,7 @@ from megatron_sspo.objective import (
     topr,
     vespo,
 )
-from megatron_sspo.run import Parallel
+from megatron_sspo.run import Parallel, Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,6 +376,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         share_prompts=True if layout.series and layout.parallel.context == 1 else None,  # not the default on GPUs
         routing_replay="R2" if layout.batch == "routed" else "none",
         lora=tiny_policy.lora(layout.kind, folder) if layout.lora else None,
+        teacher=None if layout.series else _teacher(layout.kind, folder),
     )
     policy = Policy(run, folder, device)
     shares, policy._schedule.share_prompts = policy._schedule.share_prompts, False
@@ -388,6 +389,11 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     parts_agree = _parts_agree(policy, before)
     noted = [r for group in policy.old_log_probs(batch) for r in group.rollouts]
     compared = {case: _gradient(policy, batch, case, results / layout.reference) for case in cases_of(name)}
+    taught = None
+    if run.teacher:
+        (with_teacher,) = policy.teacher_log_probs([batch])
+        taught = _gradient(policy, with_teacher, "SSPO AtanLog", results / f"{layout.reference} taught")
+        taught["log_probs"] = _of_teacher(with_teacher)
     shared = _with_shared_prompts(policy, read_batch(batch_file), results / layout.reference) if shares else None
     policy.transformer.moe_router_bias_update_rate = 0.01  # of routers with a bias, in whole updates alone
     records = [policy.update(batch, sspo()) for _ in range(3)]
@@ -397,6 +403,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         "old_log_probs": [r.old_log_probs.tolist() for r in noted],
         "routes": [None if r.routes is None else r.routes.tolist() for r in noted],
         "gradients": compared,
+        "taught": taught,
         "shared": shared,
         "steps": [(record.loss, record.grad_norm, record.learning_rate) for record in records],
         "after": weights(),
@@ -430,13 +437,25 @@ def _with_shared_prompts(policy: Any, batch: Any, reference: Path) -> dict[str, 
     dist.all_gather_object(sizes, sum(row.pieces is not None for row in rows))
     noted = [r for group in policy.old_log_probs(batch) for r in group.rollouts]
     compared = {case: _gradient(policy, batch, case, reference) for case in FEW_CASES}
+    taught = _of_teacher(policy.teacher_log_probs([batch])[0]) if policy.run.teacher else None
     policy._schedule.share_prompts = False
     return {
+        "taught": taught,
         "rows": sum(sizes),
         "old_log_probs": [r.old_log_probs.tolist() for r in noted],
         "routes": [None if r.routes is None else r.routes.tolist() for r in noted],
         "gradients": compared,
     }
+
+
+def _teacher(kind: str, folder: Path) -> Teacher:
+    """Returns a teacher of another architecture than the policy's; one without experts where tensor ranks may be."""
+    other = "glm4" if kind == "moe" else "tied" if kind == "dense" else "dense"
+    return Teacher(path=str(folder.with_name(other)), coef=0.3, reward_weight=0.5)
+
+
+def _of_teacher(batch: Any) -> list[list[float]]:
+    return [rollout.teacher_log_probs.tolist() for group in batch for rollout in group.rollouts]
 
 
 def _parts_agree(policy: Any, expected: Mapping[str, torch.Tensor]) -> bool:
