@@ -245,7 +245,9 @@ def server_memory(run: Run, config: Mapping[str, Any]) -> ServerMemory:
     """Returns the memory of a server's GPU, with weights and cache of a type; an unknown one has two bytes."""
     server = run.rollouts.options.get("server") or {}
     tp_size, itemsize = int(server.get("tp_size", 1)), ITEMSIZE.get(str(server.get("dtype", run.model.dtype)), 2)
-    return ServerMemory(_sent_bytes(run, config, itemsize) // tp_size, cache_bytes(config, itemsize) // tp_size)
+    is_latent = load_family(config).transformer_fields(config).get("multi_latent_attention")  # every GPU keeps it whole
+    cache = cache_bytes(config, itemsize) // (1 if is_latent else tp_size)
+    return ServerMemory(_sent_bytes(run, config, itemsize) // tp_size, cache)
 
 
 def _sent_bytes(run: Run, config: Mapping[str, Any], itemsize: int) -> int:
@@ -259,6 +261,8 @@ def _sent_bytes(run: Run, config: Mapping[str, Any], itemsize: int) -> int:
 def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:
     """Returns the size of the key-value cache per token."""
     fields = load_family(config).transformer_fields(config)
+    if fields.get("multi_latent_attention"):  # engines keep the latent and the turned part of the keys
+        return fields["num_layers"] * (fields["kv_lora_rank"] + fields["qk_pos_emb_head_dim"]) * itemsize
     return 2 * fields["num_layers"] * fields["num_query_groups"] * fields["kv_channels"] * itemsize
 
 

@@ -8,10 +8,11 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.transformer.moe.moe_layer import MoELayer
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_size
+from megatron_sspo.policy import latent_attention
 from megatron_sspo.policy.attention import PackedAttention, RMSNorm
 from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
@@ -41,7 +42,8 @@ def transformer_config(
             model in silence.
     """
     architecture = family.transformer_fields(config)
-    options = checked_fields(TransformerConfig, options, "megatron", architecture)
+    kind = MLATransformerConfig if architecture.get("multi_latent_attention") else TransformerConfig
+    options = checked_fields(kind, options, "megatron", architecture)
     check_divisibility(architecture, parallel, options)
     fields = {
         **architecture,
@@ -49,7 +51,7 @@ def transformer_config(
         **_expert_fields(architecture, parallel, options, routing_replay=routing_replay),
     }
     fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
-    transformer = construct(TransformerConfig, fields, options, "megatron")
+    transformer = construct(kind, fields, options, "megatron")
     _check_values(transformer, parallel)
     return transformer
 
@@ -172,7 +174,9 @@ def build_chunks(
     if torch.cuda.is_available():
         chunks = [chunk.cuda() for chunk in chunks]
     for chunk in chunks:
-        if not has_transformer_engine():
+        if transformer.multi_latent_attention:
+            latent_attention.mend(chunk)
+        elif not has_transformer_engine():
             chunk.rotary_pos_emb = RowRotaryEmbedding(chunk.rotary_pos_emb, transformer.params_dtype)
         elif share_prompts:
             chunk.rotary_pos_emb = SharedRotaryEmbedding(chunk.rotary_pos_emb)
@@ -186,13 +190,16 @@ def _replace_local_modules(spec: Any, transformer: TransformerConfig) -> None:
     for layer in spec.layer_specs:
         parts = layer.submodules
         parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-        if MoELayer in (getattr(parts.mlp, "module", None), getattr(parts.mlp, "func", None)):  # of newer releases
+        has_experts = MoELayer in (getattr(parts.mlp, "module", None), getattr(parts.mlp, "func", None))  # newer: func
+        if has_experts:
             # In checkpoints the norm before experts keeps its own name, as in Transformer Engine's spec. The local spec
             # would rename it as if it were fused into a dense MLP.
             parts.sharded_state_dict_keys_map.pop("pre_mlp_layernorm.", None)
         attention = parts.self_attention.submodules
         attention.core_attention = PackedAttention
-        if transformer.qk_layernorm:
+        if transformer.multi_latent_attention:
+            latent_attention.replace_local_modules(parts, transformer, has_experts=has_experts)
+        elif transformer.qk_layernorm:
             attention.q_layernorm = attention.k_layernorm = RMSNorm
     spec.layer_norm = RMSNorm
 

@@ -17,11 +17,11 @@ from megatron_sspo.batching.holders import Holders, with_rollouts
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
 from megatron_sspo.batching.plan import Packing, Plan, prompt_variants, sharing_candidates
 from megatron_sspo.batching.row import Sequences
-from megatron_sspo.batching.work import Work
 from megatron_sspo.policy.forward_step import ForwardStep, Loss, report_token_values
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.shared_prompts.rules import SHARING_COST
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
+from megatron_sspo.policy.work import work_of
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Run
 from megatron_sspo.types import Batch, RolloutGroup, rollouts_of
@@ -229,34 +229,3 @@ def _to_cpu(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _to_cpu(item) for key, item in value.items()}
     return value.cpu()
-
-
-def work_of(transformer: TransformerConfig) -> Work:
-    """Returns the work of a model's layers; each token passes `moe_router_topk` experts.
-
-    The head is left out: only response tokens pass it, and with a pipeline only on the last stage.
-    """
-    hidden, layers = transformer.hidden_size, transformer.num_layers
-    queries = transformer.num_attention_heads * (transformer.kv_channels or 0)
-    keys = (transformer.num_query_groups or transformer.num_attention_heads) * (transformer.kv_channels or 0)
-    matrices = 3 if transformer.gated_linear_unit else 2
-    with_experts = _layers_with_experts(transformer)
-    dense = matrices * hidden * (transformer.ffn_hidden_size or 0)
-    experts = matrices * hidden * (
-        transformer.moe_router_topk * (transformer.moe_ffn_hidden_size or 0)
-        + (transformer.moe_shared_expert_intermediate_size or 0)
-    ) + hidden * (transformer.num_moe_experts or 0)
-    attention = 2 * hidden * (queries + keys)
-    return Work(
-        token=layers * attention + (layers - with_experts) * dense + with_experts * experts,
-        pair=layers * 2 * queries,
-    )
-
-
-def _layers_with_experts(transformer: TransformerConfig) -> int:
-    if not transformer.num_moe_experts:
-        return 0
-    pattern = transformer.moe_layer_freq
-    if isinstance(pattern, Sequence):
-        return sum(map(bool, pattern))
-    return sum(number % pattern == 0 for number in range(transformer.num_layers))

@@ -223,7 +223,7 @@ def _of_glm(kind: str) -> dict[str, Layout]:
     }
 
 
-COVERING |= _of_glm("glm4")
+COVERING |= _of_glm("glm4") | _of_glm("mla")
 REPEATING |= _of_glm("glm4_odd")
 LAYOUTS = COVERING | REPEATING
 

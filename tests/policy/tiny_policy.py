@@ -8,6 +8,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
     LlamaConfig,
@@ -34,6 +36,7 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
+KINDS += ("mla", "mla_odd")
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
 TEMPERATURE = 0.7
 CHAT_TEMPLATE = (  # w3 begins a message of the user, w4 one of the policy
@@ -79,6 +82,18 @@ def build(kind: str) -> PreTrainedModel:
         experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2}
         experts |= {"first_k_dense_replace": 0, "moe_intermediate_size": 20, "n_shared_experts": 2}
         model = Glm4MoeForCausalLM(Glm4MoeConfig(**attention, **experts, **sizes))
+    elif kind.startswith("mla"):
+        is_odd = kind.endswith("odd")  # as Moonlight: queries without a latent, no YaRN; otherwise as DeepSeek-V3
+        ranks = {"q_lora_rank": None if is_odd else 40, "kv_lora_rank": 24}
+        heads = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 20, "num_key_value_heads": 4}
+        groups = {"n_group": 1, "topk_group": 1} if is_odd else {"n_group": 4, "topk_group": 2}
+        experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 48, **groups}
+        experts |= {"first_k_dense_replace": 1 - is_odd, "n_shared_experts": 1 + is_odd, "num_mtp_layers": 0}
+        yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.0}
+        yarn |= {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 16}
+        rope = {"rope_parameters": None if is_odd else yarn, "rms_norm_eps": 1e-3 if is_odd else 1e-6}
+        config = DeepseekV3Config(**{**sizes, **ranks, **heads, **experts, **rope})
+        model = DeepseekV3ForCausalLM(config)
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}
         model = MixtralForCausalLM(MixtralConfig(**experts, **sizes))
