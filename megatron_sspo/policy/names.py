@@ -11,7 +11,7 @@ from megatron.core import parallel_state
 _TRANSFORMER_ENGINE = (
     (r"self_attention\.linear_qkv\.layer_norm_weight$", "input_layernorm.weight"),
     (r"mlp\.linear_fc1\.layer_norm_weight$", "pre_mlp_layernorm.weight"),
-    (r"mlp\.experts\.(linear_fc[12])\.weight(\d+)$", r"mlp.experts.\2.\1.weight"),
+    (r"mlp\.experts\.(linear_fc[12])\.(weight|bias)(\d+)$", r"mlp.experts.\3.\1.\2"),
 )
 
 

@@ -6,6 +6,8 @@ import torch
 from transformers import (
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -27,11 +29,14 @@ _SHAPE = {
     "num_attention_heads": 8,
 }
 
-KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral", "glm4_moe", "glm4_moe_odd")
+KINDS = (
+    *("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral", "glm4_moe", "glm4_moe_odd"),
+    "gpt_oss",
+)
 DIVISIBLE = tuple(kind for kind in KINDS if kind != "llama_one_group")  # those with 4 key-value heads
 
 
-def build(kind: str) -> PreTrainedModel:
+def build(kind: str, **sizes: int) -> PreTrainedModel:
     """A model with random weights, norms included, so that no two tensors can be mistaken for each other."""
     torch.manual_seed(0)
     if kind == "qwen3_moe":
@@ -56,6 +61,9 @@ def build(kind: str) -> PreTrainedModel:
         has = {"use_qk_norm": not is_odd, "attention_bias": not is_odd, "first_k_dense_replace": 1 - is_odd}
         sizes = {**_SHAPE, "num_key_value_heads": 4, "head_dim": 8, "num_nextn_predict_layers": 0}
         model = Glm4MoeForCausalLM(Glm4MoeConfig(**sizes, **experts, **has))
+    elif kind == "gpt_oss":
+        experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 4}
+        model = GptOssForCausalLM(GptOssConfig(**{**_SHAPE, **sizes}, **experts, num_key_value_heads=4, head_dim=6))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
         model = MixtralForCausalLM(MixtralConfig(**_SHAPE, **experts, num_key_value_heads=4, sliding_window=None))
