@@ -7,6 +7,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.tensor_parallel import RowParallelLinear, set_tensor_model_parallel_attributes
 from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
@@ -150,6 +151,7 @@ def build_chunks(
     """
     virtual = transformer.virtual_pipeline_model_parallel_size
     fields = dict(family.model_fields(config))
+    frequencies = fields.pop("rotary_frequencies", None)
     fields["vocab_size"] = padded_vocab_size(fields["vocab_size"], transformer.tensor_model_parallel_size)
     chunks = []
     for stage in range(virtual) if virtual else [None]:
@@ -174,6 +176,9 @@ def build_chunks(
     if torch.cuda.is_available():
         chunks = [chunk.cuda() for chunk in chunks]
     for chunk in chunks:
+        if frequencies is not None:
+            stock = chunk.rotary_pos_emb
+            stock.inv_freq = torch.tensor(frequencies, dtype=torch.float32, device=stock.inv_freq.device)
         if transformer.multi_latent_attention:
             latent_attention.mend(chunk)
         elif not has_transformer_engine():
@@ -181,6 +186,8 @@ def build_chunks(
         elif share_prompts:
             chunk.rotary_pos_emb = SharedRotaryEmbedding(chunk.rotary_pos_emb)
     _mark_expert_parameters(chunks, transformer)
+    _mark_sinks(chunks)
+    _copy_before_biases(chunks)
     _release_probabilities(chunks)
     return chunks
 
@@ -227,6 +234,26 @@ def _mark_expert_parameters(chunks: list[GPTModel], transformer: TransformerConf
         for name, parameter in chunk.named_parameters():
             if ".experts." in name:
                 parameter.allreduce = False  # pyright: ignore[reportAttributeAccessIssue]
+                # Tensor-parallel ranks have other experts or other tokens: biases count as weights do, and no gradient
+                # is summed over these ranks, nor one rank's norm taken for all.
+                parameter.sequence_parallel = False  # pyright: ignore[reportAttributeAccessIssue]
+                parameter.tensor_model_parallel = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _mark_sinks(chunks: list[GPTModel]) -> None:
+    """Marks the sinks of attention as cut over tensor-parallel ranks: else the norm counts one rank's alone."""
+    for chunk in chunks:
+        for name, parameter in chunk.named_parameters():
+            if name.endswith(".softmax_offset"):
+                set_tensor_model_parallel_attributes(parameter, True, 0, 1)
+
+
+def _copy_before_biases(chunks: list[GPTModel]) -> None:
+    """Lets Megatron add an expert's second bias in place, which autograd forbids on what its local layer returns."""
+    for chunk in chunks:
+        for module in chunk.modules():
+            if isinstance(module, RowParallelLinear) and module.is_expert and module.bias is not None:
+                module.register_forward_hook(lambda _, __, found: (found[0].clone(), found[1]))
 
 
 def _release_probabilities(chunks: list[GPTModel]) -> None:

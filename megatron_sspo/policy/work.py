@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import is_layer_window_attention
 
 from megatron_sspo.batching.work import Work
 
@@ -11,6 +12,7 @@ from megatron_sspo.batching.work import Work
 def work_of(transformer: TransformerConfig) -> Work:
     """Returns the work of a model's layers; each token passes `moe_router_topk` experts.
 
+    In a layer with a window each token is counted with all of the window, however few tokens are before it.
     The head is left out: only response tokens pass it, and with a pipeline only on the last stage.
     """
     hidden, layers = transformer.hidden_size, transformer.num_layers
@@ -22,9 +24,14 @@ def work_of(transformer: TransformerConfig) -> Work:
         + (transformer.moe_shared_expert_intermediate_size or 0)
     ) + hidden * (transformer.num_moe_experts or 0)
     attention, pair = _of_attention(transformer)
+    window, skips = transformer.window_size, transformer.window_attn_skip_freq
+    windows = sum(is_layer_window_attention(window, skips, number + 1) for number in range(layers))
     return Work(
-        token=layers * attention + (layers - with_experts) * dense + with_experts * experts,
-        pair=layers * pair,
+        token=layers * attention
+        + windows * pair * (window[0] + 1 if window else 0)
+        + (layers - with_experts) * dense
+        + with_experts * experts,
+        pair=(layers - windows) * pair,
     )
 
 

@@ -225,6 +225,13 @@ def _of_glm(kind: str) -> dict[str, Layout]:
 
 COVERING |= _of_glm("glm4") | _of_glm("mla")
 REPEATING |= _of_glm("glm4_odd")
+COVERING |= {  # sinks, windows, biased experts that are one tensor in a folder
+    "gpt_oss": Layout(kind="gpt_oss", tokens=4096),
+    "gpt_oss EP2": Layout(kind="gpt_oss", parallel=EP2),
+    "gpt_oss TP2 SP EP2, recompute": Layout(kind="gpt_oss", parallel=TP2_SP_EP2, megatron=RECOMPUTE),
+    "gpt_oss PP2 VPP2": Layout(kind="gpt_oss", parallel=PP2_VPP2),
+    "gpt_oss CP2": Layout(kind="gpt_oss", parallel=CP2),
+}
 LAYOUTS = COVERING | REPEATING
 
 

@@ -6,7 +6,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.utils.flop_counter import FlopCounterMode
 
 from megatron_sspo.batching.work import QUERIES_AT_ONCE, Work, masked_pairs
-from megatron_sspo.policy.schedule import work_of
+from megatron_sspo.policy.work import work_of
 from tests.policy.tiny_policy import build
 
 LENGTH = 11

@@ -12,6 +12,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -36,7 +38,7 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
-KINDS += ("mla", "mla_odd")
+KINDS += ("mla", "mla_odd", "gpt_oss")
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
 TEMPERATURE = 0.7
 CHAT_TEMPLATE = (  # w3 begins a message of the user, w4 one of the policy
@@ -68,8 +70,12 @@ def build(kind: str) -> PreTrainedModel:
     elif kind.startswith("moe"):
         experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
         model = Qwen3MoeForCausalLM(Qwen3MoeConfig(head_dim=16, **experts, **sizes))
-    elif kind == "qwen3":
-        model = Qwen3ForCausalLM(Qwen3Config(head_dim=24, **sizes))
+    elif kind == "qwen3":  # with YaRN
+        yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+        model = Qwen3ForCausalLM(Qwen3Config(head_dim=24, rope_parameters=yarn, **sizes))
+    elif kind == "gpt_oss":  # a window of fewer tokens than most sequences have, and clamps that are met
+        experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "swiglu_limit": 0.5}
+        model = GptOssForCausalLM(GptOssConfig(head_dim=16, sliding_window=6, **experts, **sizes))
     elif kind == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **sizes))
     elif kind == "glm4":  # as GLM-4.5
@@ -123,10 +129,15 @@ def save(kind: str, folder: Path) -> Path:
 def lora(kind: str, folder: Path) -> LoRA:
     """Returns adapters of all layers, to start from those of `save_adapter`."""
     has_experts = kind.startswith(("mo", "mixtral", "glm4"))
+    has_mlp = kind.startswith("glm4") or not (has_experts or kind == "gpt_oss")
     return LoRA(
         rank=8,
         alpha=16.0,
-        targets=("attention", *(["experts"] * has_experts), *(["mlp"] * (not has_experts or kind.startswith("glm4")))),
+        targets=(
+            "attention",
+            *(["experts"] * has_experts),
+            *(["mlp"] * has_mlp),
+        ),
         path=str(folder.with_name(f"{folder.name}-adapter")),
     )
 

@@ -8,6 +8,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -30,11 +32,11 @@ _SHAPE = {
 }
 
 KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral", "glm4_moe", "glm4_moe_odd")
-KINDS += ("deepseek_v3", "deepseek_v3_odd")
+KINDS += ("deepseek_v3", "deepseek_v3_odd", "gpt_oss")
 DIVISIBLE = tuple(kind for kind in KINDS if kind != "llama_one_group")  # those with 4 key-value heads
 
 
-def build(kind: str) -> PreTrainedModel:
+def build(kind: str, **sizes: int) -> PreTrainedModel:
     """A model with random weights, norms included, so that no two tensors can be mistaken for each other."""
     torch.manual_seed(0)
     if kind == "qwen3_moe":
@@ -67,6 +69,9 @@ def build(kind: str) -> PreTrainedModel:
         heads = {"qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "num_key_value_heads": 8}
         sizes = {**_SHAPE, "num_mtp_layers": 0}
         model = DeepseekV3ForCausalLM(DeepseekV3Config(**sizes, **experts, **ranks, **heads))
+    elif kind == "gpt_oss":
+        experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 4}
+        model = GptOssForCausalLM(GptOssConfig(**{**_SHAPE, **sizes}, **experts, num_key_value_heads=4, head_dim=6))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
         model = MixtralForCausalLM(MixtralConfig(**_SHAPE, **experts, num_key_value_heads=4, sliding_window=None))
