@@ -13,8 +13,8 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_size
-from megatron_sspo.policy import latent_attention
-from megatron_sspo.policy.attention import PackedAttention, RMSNorm
+from megatron_sspo.policy.layers import latent_attention
+from megatron_sspo.policy.layers.attention import PackedAttention, RMSNorm
 from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex

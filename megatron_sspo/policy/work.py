@@ -1,7 +1,7 @@
 """The work of a token and of a pair of tokens, from a model's sizes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import is_layer_window_attention
@@ -24,7 +24,7 @@ def work_of(transformer: TransformerConfig) -> Work:
         + (transformer.moe_shared_expert_intermediate_size or 0)
     ) + hidden * (transformer.num_moe_experts or 0)
     attention, pair = _of_attention(transformer)
-    window, skips = transformer.window_size, transformer.window_attn_skip_freq
+    window, skips = transformer.window_size, cast(Any, transformer.window_attn_skip_freq)
     windows = sum(is_layer_window_attention(window, skips, number + 1) for number in range(layers))
     return Work(
         token=layers * attention

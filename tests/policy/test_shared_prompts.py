@@ -9,7 +9,7 @@ from tiny_policy import make_run, read_batch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties, sspo
-from megatron_sspo.policy import attention
+from megatron_sspo.policy.layers import attention
 from megatron_sspo.policy.metrics import update_metrics
 from megatron_sspo.policy.policy import Policy
 

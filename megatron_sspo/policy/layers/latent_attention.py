@@ -6,7 +6,7 @@ import megatron.core.transformer.multi_latent_attention as stock
 import torch
 from megatron.core.transformer.identity_op import IdentityOp
 
-from megatron_sspo.policy.attention import RMSNorm
+from megatron_sspo.policy.layers.attention import RMSNorm
 from megatron_sspo.policy.shared_prompts.rotary import SharedRotaryEmbedding
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 
