@@ -33,7 +33,7 @@ BUDGETS = {
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2250, "rehearsal": 1900, "sandbox": 3800}
 OTHERS = {"tests": 34820, "UserError": 315}
-CLOSURES = {"loop": 17300, "plugin": 4270}
+CLOSURES = {"loop": 17310, "plugin": 3540}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

@@ -24,11 +24,11 @@ from megatron_sspo.policy.head.head import forward_without_head, response_log_pr
 from megatron_sspo.policy.shared_prompts.packed import packed_seq_params
 from megatron_sspo.policy.shared_prompts.rules import has_router_losses
 from megatron_sspo.processes.hang import mark_progress
-from megatron_sspo.run import Teacher
 
 if TYPE_CHECKING:
     from megatron_sspo.policy.router_load import RouterLoad
     from megatron_sspo.policy.routing_replay import RoutingReplay
+    from megatron_sspo.run import Teacher
 
 Objective = Callable[..., Sums]
 Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
@@ -160,7 +160,12 @@ def loss_scale(*, num_microbatches: int, divisor: float) -> float:
 
 
 def policy_loss(
-    objective: Objective, penalties: Penalties, correction: Correction, teacher: Teacher | None = None, *, scale: float
+    objective: Objective,
+    penalties: Penalties,
+    correction: Correction,
+    teacher: "Teacher | None" = None,
+    *,
+    scale: float,
 ) -> Loss:
     """Returns the loss hook: −Σ_i a_i w_i Â_i + penalties, times `scale`.
 

@@ -207,13 +207,14 @@ class PackedAttention(MegatronModule):
 
     def _mask(self, seen: torch.Tensor | None, query: torch.Tensor, num_keys: int) -> torch.Tensor:
         """Returns what is added to the logits: -inf behind the window, and a last column with the sinks."""
-        if seen is None:
-            seen = torch.ones(query.size(2), num_keys, dtype=torch.bool, device=query.device).tril_()
-        seen = seen if seen.dtype == torch.bool else seen == 0
+        shown = torch.ones(query.size(2), num_keys, dtype=torch.bool, device=query.device).tril_()
+        if seen is not None:
+            shown = seen if seen.dtype == torch.bool else torch.eq(seen, 0)
         if self.window is not None:  # a query sees the keys up to its own, so their number is its place
-            last = seen.sum(dim=-1, keepdim=True) - 1
-            seen = seen & (torch.arange(num_keys, device=seen.device) > last - self.window)
-        mask = torch.zeros(seen.shape, dtype=query.dtype, device=query.device).masked_fill_(~seen, float("-inf"))
+            last = shown.sum(dim=-1, keepdim=True) - 1
+            shown = shown & (torch.arange(num_keys, device=shown.device) > last - self.window)
+        mask = torch.zeros(shown.shape, dtype=query.dtype, device=query.device)
+        mask = mask.masked_fill_(torch.logical_not(shown), float("-inf"))
         if self.softmax_offset is None:
             return mask
         sinks = self.softmax_offset[:, None, None]

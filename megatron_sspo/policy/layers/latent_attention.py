@@ -32,7 +32,8 @@ def mend(chunk: Any) -> None:
         attention = layer.self_attention
         attention.rotary_pos_emb = SharedRotaryEmbedding(attention.rotary_pos_emb)
         for name in ("q_layernorm", "kv_layernorm", "linear_q_up_proj", "linear_kv_up_proj"):
-            if hasattr(module := getattr(attention, name, None), "eps"):  # a fused layer has it, too
+            module: Any = getattr(attention, name, None)
+            if hasattr(module, "eps"):  # a fused layer has it, too
                 module.eps = _EPSILON
         if not has_transformer_engine():
             _duplicate_down_projections(attention)

@@ -21,6 +21,7 @@ class _RowEmbedding(RotaryEmbedding):
     """
 
     kind: type[RowParams]
+    _stock: Any
 
     def __init__(self, stock: RotaryEmbedding) -> None:
         torch.nn.Module.__init__(self)
