@@ -21,7 +21,7 @@ BUDGETS = {
     "memory": 660,
     "objective": 2250,
     "plots": 90,
-    "policy": 4640,
+    "policy": 4650,
     "preflight": 610,
     "processes": 960,
     "project": 350,

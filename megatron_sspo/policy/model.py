@@ -48,6 +48,7 @@ def transformer_config(
     check_divisibility(architecture, parallel, options)
     fields = {
         **architecture,
+        "transformer_impl": "transformer_engine" if has_transformer_engine() else "local",
         **_layout_fields(parallel, dtype, options),
         **_expert_fields(architecture, parallel, options, routing_replay=routing_replay),
     }

@@ -48,12 +48,14 @@ class Attention:
         qkv_bias: whether q, k and v have biases.
         default_groups: the number of key-value heads; None: that of query heads.
         default_head_dim: the size of a head; None: hidden_size / num_attention_heads.
+        has_own_rope: whether the attention itself has the rotary embedding, and scales the logits.
     """
 
     qk_layernorm: bool = False
     qkv_bias: bool = False
     default_groups: int | None = None
     default_head_dim: int | None = None
+    has_own_rope: bool = False
 
 
 _PLAIN_ATTENTION = Attention()
@@ -109,7 +111,7 @@ def transformer_fields(
     """Returns arguments of TransformerConfig."""
     num_heads, num_groups, head_dim = _attention_sizes(config, attention)
     turned = rope(config, default_theta)
-    has_yarn = turned["rope_type"] == "yarn"
+    has_yarn = turned["rope_type"] == "yarn" and not attention.has_own_rope
     return {
         **({"softmax_scale": yarn.attention_factor(turned) ** 2 / head_dim**0.5} if has_yarn else {}),
         "num_layers": size(config, "num_hidden_layers"),
@@ -165,7 +167,8 @@ def model_fields(
 ) -> dict[str, Any]:
     """Returns arguments of GPTModel: the vocabulary and the rotary embedding, with YaRN also its frequencies."""
     turned = rope(config, default_theta)
-    has_yarn, head_dim = turned["rope_type"] == "yarn", _attention_sizes(config, attention)[2]
+    has_yarn = turned["rope_type"] == "yarn" and not attention.has_own_rope
+    head_dim = _attention_sizes(config, attention)[2]
     return {
         **({"rotary_frequencies": yarn.frequencies(config, turned, head_dim)} if has_yarn else {}),
         "vocab_size": size(config, "vocab_size"),

@@ -1,6 +1,7 @@
 """One process of Megatron compared with Transformers on the same folder: log-probs, gradients, engine, export."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from megatron_sspo.types import Prompt
 
 KINDS = ["moe", "dense", "tied", "one_group", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd", "mla", "mla_odd"]
 KINDS += ["gpt_oss"]
+if find_spec("megatron.core.transformer.mla_qk_norm_config"):
+    KINDS.remove("mla_odd")  # newer releases build such queries with Transformer Engine alone
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -1,5 +1,6 @@
 """DeepSeek-V3, DeepSeek-R1 and Moonlight."""
 
+from functools import partial
 from typing import Any
 
 from megatron_sspo.errors import UserError
@@ -7,6 +8,7 @@ from megatron_sspo.weights import decoder, latent_attention, sigmoid_experts
 from megatron_sspo.weights.family import Config, ExpertNames, Family
 from megatron_sspo.weights.table import ParameterMap
 
+_ATTENTION = decoder.Attention(has_own_rope=True)
 _EXPERTS = ExpertNames(
     router="mlp.gate",
     gate="mlp.experts.{e}.gate_proj",
@@ -40,7 +42,7 @@ def check(config: Config) -> None:
 def transformer_fields(config: Config) -> dict[str, Any]:
     """Returns arguments of MLATransformerConfig."""
     return {
-        **decoder.transformer_fields(config),
+        **decoder.transformer_fields(config, attention=_ATTENTION),
         **latent_attention.fields(config),
         **sigmoid_experts.fields(config, _EXPERTS, num_dense=sigmoid_experts.num_dense(config)),
     }
@@ -62,7 +64,7 @@ family = Family(
     architectures=("DeepseekV3ForCausalLM",),
     check=check,
     transformer_fields=transformer_fields,
-    model_fields=decoder.model_fields,
+    model_fields=partial(decoder.model_fields, attention=_ATTENTION),
     rows=rows,
     expert_names=_EXPERTS,
 )
