@@ -25,7 +25,7 @@ BUDGETS = {
     "preflight": 610,
     "processes": 960,
     "project": 350,
-    "reward": 1220,
+    "reward": 1230,
     "rollout": 6330,
     "run_folder": 510,
     "trackers": 200,

@@ -44,9 +44,13 @@ def reward(
         model: the model's name there.
         rubric: what is judged, and what the scores mean.
         key_variable: the environment variable with the server's key; "": none.
-        lowest, highest: the range of scores. They become rewards from 0 to 1.
+        lowest: the lowest score, whose reward is 0.
+        highest: the highest score, whose reward is 1.
         request: the other fields of each request, by default {"temperature": 0.0, "max_tokens": 1024}.
-        max_requests, timeout, retries, failure_reward: see `megatron_sspo.reward.awaited.Limits`.
+        max_requests: see `megatron_sspo.reward.awaited.Limits`, as for the next three.
+        timeout: seconds of an attempt.
+        retries: further attempts.
+        failure_reward: the reward of a response that no attempt could judge.
     """
     limits = Limits(max_requests=max_requests, timeout=timeout, retries=retries, failure_reward=failure_reward)
     fields = {"temperature": 0.0, "max_tokens": 1024} if request is None else request
