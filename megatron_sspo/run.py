@@ -339,6 +339,16 @@ def _contradictions_of_rollouts(run: Run, rollouts: Rollouts) -> Iterator[str]:
             f"rollouts.refills is {rollouts.refills}, which replaces groups of equal rewards, and teacher gives them a "
             "gradient: set rollouts.refills to 0"
         )
+    if rollouts.mask_truncated and run.teacher:
+        yield (
+            "rollouts.mask_truncated is true, and teacher gives tokens of truncated responses an advantage: leave out "
+            "one of them"
+        )
+    if rollouts.min_pass_rate > rollouts.max_pass_rate:
+        yield (
+            f"rollouts.min_pass_rate is {rollouts.min_pass_rate}, more than rollouts.max_pass_rate="
+            f"{rollouts.max_pass_rate}: no group is between them, so lower it"
+        )
     if rollouts.overlong_buffer > sampling.max_tokens:
         yield (
             f"rollouts.overlong_buffer is {rollouts.overlong_buffer}, more than rollouts.sampling.max_tokens="

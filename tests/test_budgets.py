@@ -3,7 +3,7 @@
 from tests.proof import closures, sizes
 
 BUDGETS = {
-    "(root)": 1070,
+    "(root)": 1080,
     "agent": 50,
     "arrays": 140,
     "batching": 960,
@@ -26,14 +26,14 @@ BUDGETS = {
     "processes": 960,
     "project": 350,
     "reward": 1230,
-    "rollout": 6330,
+    "rollout": 6340,
     "run_folder": 510,
     "trackers": 200,
     "weights": 3880,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2250, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 34820, "UserError": 315}
-CLOSURES = {"loop": 17310, "plugin": 3540}
+OTHERS = {"tests": 34820, "UserError": 317}
+CLOSURES = {"loop": 17340, "plugin": 3540}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

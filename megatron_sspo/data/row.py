@@ -106,7 +106,9 @@ def row_from_record(found: Record, fields: Fields) -> Row:
         demonstration=_look_up(record, fields.demonstration, "demonstration", place) if fields.demonstration else "",
         tools=tuple(tools) if isinstance(tools, list) else tools,
         metadata={
-            **_without(record, (fields.question, fields.answer, fields.demonstration, *named.values(), _TOOLS)),
+            **_without(
+                record, (fields.question, fields.answer, fields.demonstration, *named.values(), _TOOLS, _ACCEPTED)
+            ),
             **{name: values for name, (_, values) in checks.items()},
             **({_ACCEPTED: answers} if len(answers) > 1 else {}),
         },

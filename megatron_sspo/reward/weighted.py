@@ -102,6 +102,8 @@ class WeightedReward:
         for name, (member, reward) in self._members.items():
             pairs = zip(found, prompts, responses, strict=True)
             chosen = [each for each in pairs if member.applies_to(each[1])]
+            if not chosen:
+                continue
             scores = checked_score(reward, [prompt for _, prompt, _ in chosen], [response for *_, response in chosen])
             for (parts, prompt, _), own in zip(chosen, scores, strict=True):
                 named = {member.part(name, part): member.weight * value for part, value in own.items()}

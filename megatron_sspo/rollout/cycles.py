@@ -129,8 +129,11 @@ class RolloutCycles:
         def is_accepted(group: RolloutGroup) -> bool:
             if not refills:
                 return True
-            rate, least, most = _pass_rate(group), rollouts.min_pass_rate, rollouts.max_pass_rate
-            return not group.has_equal_rewards and (not least or rate >= least) and (most == 1 or rate <= most)
+            least, most = rollouts.min_pass_rate, rollouts.max_pass_rate
+            if group.has_equal_rewards or (least, most) == (0, 1):
+                return not group.has_equal_rewards
+            rate = _pass_rate(group)
+            return (not least or rate >= least) and (most == 1 or rate <= most)
 
         for attempt in range(1 + refills):
             missing = self._num_groups - len(accepted)
@@ -151,5 +154,11 @@ class RolloutCycles:
 
 
 def _pass_rate(group: RolloutGroup) -> float:
-    """Returns the mean of the part "answer" over the episodes of a group; a reward without it has 0."""
-    return fmean(rollouts[0].reward_parts.get("answer", 0.0) for rollouts in group.episodes)
+    """Returns the mean of the part "answer" over the episodes of a group; one without it counts as 0."""
+    parts = [rollouts[0].reward_parts for rollouts in group.episodes]
+    if not any("answer" in found for found in parts):
+        raise UserError(
+            "rollouts.min_pass_rate or max_pass_rate is set, and the reward has no part 'answer', of which the pass "
+            f"rate is the mean (prompt {group.prompt.id!r}): leave them at 0 and 1, or give the reward that part"
+        )
+    return fmean(found.get("answer", 0.0) for found in parts)
