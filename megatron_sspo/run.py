@@ -106,9 +106,8 @@ class Rollouts:
     # trains; k × updates_per_sync generates k cycles ahead, while the trainer works
     max_staleness: Amount = 0
     refills: Amount = 0  # how often groups whose rewards are all equal are replaced by groups of new prompts
-    min_pass_rate: Share = (
-        0.0  # with refills, groups with a smaller mean of the reward's part "answer" are replaced too
-    )
+    # with refills, groups with a smaller mean of the reward's part "answer" are replaced too
+    min_pass_rate: Share = 0.0
     max_pass_rate: Share = 1.0  # and groups with a larger one
     # whether responses that were cut off at sampling.max_tokens get the advantage 0; they count in their group's
     # baseline, in the average of the objective and in penalties

@@ -29,7 +29,7 @@ BUDGETS = {
     "rollout": 6340,
     "run_folder": 510,
     "trackers": 200,
-    "weights": 3880,
+    "weights": 3870,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2250, "rehearsal": 1900, "sandbox": 3800}
 OTHERS = {"tests": 34820, "UserError": 317}

@@ -3,7 +3,8 @@
 The terms are what autograd saves in the layers of `policy/model.py`, with Megatron's local layer spec and the modules
 of `policy/layers/attention.py`, as listed by `torch.autograd.graph.saved_tensors_hooks`. Transformer Engine's norms
 keep their input and one number per row, while torch's keep two copies in float32. Transformer Engine's other layers are
-assumed to keep the same as the local ones, which has not been measured."""
+assumed to keep the same as the local ones, which has not been measured.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

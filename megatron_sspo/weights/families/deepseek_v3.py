@@ -5,19 +5,11 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights import decoder, latent_attention, sigmoid_experts
-from megatron_sspo.weights.family import Config, ExpertNames, Family
+from megatron_sspo.weights.family import Config, Family
+from megatron_sspo.weights.sigmoid_experts import EXPERTS
 from megatron_sspo.weights.table import ParameterMap
 
 _ATTENTION = decoder.Attention(has_own_rope=True)
-_EXPERTS = ExpertNames(
-    router="mlp.gate",
-    gate="mlp.experts.{e}.gate_proj",
-    up="mlp.experts.{e}.up_proj",
-    down="mlp.experts.{e}.down_proj",
-    width="moe_intermediate_size",
-    bias="mlp.gate.e_score_correction_bias",
-    shared="mlp.shared_experts",
-)
 # Transformers' defaults of these fields are DeepSeek-V3's own
 _NEEDED = ("n_group", "topk_group", "routed_scaling_factor", "first_k_dense_replace", "n_shared_experts")
 
@@ -44,7 +36,7 @@ def transformer_fields(config: Config) -> dict[str, Any]:
     return {
         **decoder.transformer_fields(config, attention=_ATTENTION),
         **latent_attention.fields(config),
-        **sigmoid_experts.fields(config, _EXPERTS, num_dense=sigmoid_experts.num_dense(config)),
+        **sigmoid_experts.fields(config, EXPERTS, num_dense=sigmoid_experts.num_dense(config)),
     }
 
 
@@ -54,7 +46,7 @@ def rows(config: Config, padded_vocab_size: int) -> list[ParameterMap]:
 
     def layer_rows(layer: int) -> list[ParameterMap]:
         is_dense = layer < num_dense
-        mlp = decoder.mlp_rows(config, layer) if is_dense else decoder.expert_rows(config, layer, _EXPERTS)
+        mlp = decoder.mlp_rows(config, layer) if is_dense else decoder.expert_rows(config, layer, EXPERTS)
         return [*latent_attention.rows(config, layer), *mlp]
 
     return decoder.model_rows(config, padded_vocab_size, layer_rows)
@@ -66,5 +58,5 @@ family = Family(
     transformer_fields=transformer_fields,
     model_fields=partial(decoder.model_fields, attention=_ATTENTION),
     rows=rows,
-    expert_names=_EXPERTS,
+    expert_names=EXPERTS,
 )
