@@ -142,6 +142,11 @@ class Optimizer:
     beta2: Decay = 0.999  # decay of Adam's second moment
     eps: Positive = 1e-8  # added to the root of Adam's second moment
     clip_grad: NotNegative = 1.0  # the largest global norm; 0 does not clip
+    # above 0: where the effective sample size of the batch's sequences is a smaller share of them, the learning rate is
+    # multiplied by the root of their quotient; 1.0 is VCPO's rule
+    full_rate_ess: Share = 0.0
+    # above 0: where KL(π_old ‖ π_θ) per token is larger, the learning rate is multiplied by the root of their quotient
+    full_rate_kl: NotNegative = 0.0
     offload: Share = 0.0  # the share of the float32 masters and of Adam's moments that are in host memory, 0 to 1
 
 

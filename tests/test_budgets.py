@@ -21,7 +21,7 @@ BUDGETS = {
     "memory": 660,
     "objective": 2250,
     "plots": 90,
-    "policy": 4650,
+    "policy": 4690,
     "preflight": 610,
     "processes": 960,
     "project": 350,
@@ -32,8 +32,8 @@ BUDGETS = {
     "weights": 3870,
 }
 LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2250, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 34820, "UserError": 317}
-CLOSURES = {"loop": 17340, "plugin": 3540}
+OTHERS = {"tests": 34870, "UserError": 317}
+CLOSURES = {"loop": 17390, "plugin": 3540}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

@@ -24,6 +24,7 @@ from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.names import logical_parameters, weights_of
 from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
+from megatron_sspo.policy.rate_scale import rate_scale
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
@@ -144,6 +145,7 @@ class Policy:
         gc.collect()  # an earlier optimizer goes first, because its state is most of the memory
         self.optimizer = self._makers.make_optimizer(self.transformer, self.ddp, self.chunks, options)
         self.scheduler = make_scheduler(self.optimizer, options, num_updates)
+        self._options = options
 
     # ------------------------------------------------------------------ microbatches -> log-probs, a new policy
 
@@ -268,6 +270,8 @@ class Policy:
                 "from the last checkpoint with a lower learning rate"
             )
         self.scheduler.step(increment=1)  # before the step, so that warm-up starts above 0 and no update is wasted
+        if self._options.full_rate_ess or self._options.full_rate_kl:
+            self._lower_rate(batch, record)
         grad_norm = float(self.optimizer.step()[1])
         if not math.isfinite(grad_norm):
             raise UserError(
@@ -275,6 +279,17 @@ class Policy:
                 "with a lower learning rate"
             )
         return replace(record, grad_norm=grad_norm, learning_rate=float(self.optimizer.param_groups[0]["lr"]))
+
+    def _lower_rate(self, batch: Batch, record: UpdateRecord) -> None:
+        """Multiplies the schedule's learning rate of this update by `rate_scale` of rank 0's values."""
+        scale = 1.0
+        if agree.is_main():
+            lengths = [rollout.num_response_tokens for rollout in rollouts_of(batch)]
+            in_order = [lengths[index] for index in record.order]
+            scale = rate_scale(self._options, record.tokens["log_ratio"], in_order)
+        scale = agree.broadcast_from_rank_0(scale)
+        for group in self.optimizer.param_groups:
+            group["lr"] *= scale
 
     # ------------------------------------------------------------------ weights out, state out and in
 

@@ -380,6 +380,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         dtype=layout.dtype,
         megatron=layout.megatron,
         ddp=layout.ddp,
+        optimizer=replace(tiny_policy.OPTIMIZER, full_rate_ess=1.0),
         share_prompts=True if layout.series and layout.parallel.context == 1 else None,  # not the default on GPUs
         routing_replay="R2" if layout.batch == "routed" else "none",
         lora=tiny_policy.lora(layout.kind, folder) if layout.lora else None,

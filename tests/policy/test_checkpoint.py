@@ -257,10 +257,13 @@ def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written,
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
+OPTIMIZER = replace(resume.OPTIMIZER, full_rate_ess=0.0)  # at the schedule's own rate
+
+
 def test_every_update_of_a_decayed_schedule_trains(make, folders, batches):
     batch = read_batch(batches["dense"])
     for schedule, num_updates, min_lr, last in (("cosine", 1, 0.0, 5e-4), ("linear", 2, 1e-4, 1e-4)):
-        optimizer = replace(resume.OPTIMIZER, schedule=schedule, warmup_updates=0, min_lr=min_lr)
+        optimizer = replace(OPTIMIZER, schedule=schedule, warmup_updates=0, min_lr=min_lr)
         policy = make(folders["dense"], optimizer=optimizer, num_updates=num_updates)
         rates = [policy.update(batch, sspo()).learning_rate for _ in range(num_updates)]
         assert rates[-1] == pytest.approx(last)
@@ -273,7 +276,7 @@ def test_every_update_of_a_decayed_schedule_trains(make, folders, batches):
 def test_resumed_schedule_follows_the_configuration(saved, make, folders, batches, change, rate):
     # after a loss that is not finite, users resume with a lower learning rate
     path, batch = saved("dense", updates=2), read_batch(batches["dense"])
-    policy = make(folders["dense"], optimizer=replace(resume.OPTIMIZER, **change))
+    policy = make(folders["dense"], optimizer=replace(OPTIMIZER, **change))
     policy.load(path)
     before = {name: tensor.clone() for name, tensor in policy.weights()}
     assert policy.update(batch, sspo()).learning_rate == pytest.approx(rate)

@@ -251,11 +251,12 @@ def with_first(batch: list[RolloutGroup], **change: object) -> list[RolloutGroup
     return [replace(batch[0], rollouts=[replace(first, **change), *others]), *batch[1:]]
 
 
-def make_run(parallel: Parallel = Parallel(), *, tokens: int = 64, dtype: str = "float32", **fields: object) -> Run:
-    """Returns a run with what `Policy` reads of it.
+# Adam's ε is so large that rounding in a gradient near 0 does not become a step of size η.
+OPTIMIZER = Optimizer(lr=1e-3, clip_grad=1.0, eps=1e-6)
 
-    Adam's ε is so large that rounding in a gradient near 0 does not become a step of size η.
-    """
+
+def make_run(parallel: Parallel = Parallel(), *, tokens: int = 64, dtype: str = "float32", **fields: object) -> Run:
+    """Returns a run with what `Policy` reads of it."""
     values = {
         "name": "test",
         "model": Model(path="", dtype=dtype),  # pyright: ignore
@@ -264,6 +265,6 @@ def make_run(parallel: Parallel = Parallel(), *, tokens: int = 64, dtype: str = 
         "parallel": parallel,
         "tokens_per_microbatch": tokens,
         "rollouts": Rollouts(sampling=Sampling(temperature=TEMPERATURE)),
-        "optimizer": Optimizer(lr=1e-3, clip_grad=1.0, eps=1e-6),
+        "optimizer": OPTIMIZER,
     }
     return Run(**{**values, **fields})  # pyright: ignore
