@@ -116,7 +116,7 @@ def test_gradient_of_every_parameter(measured, note, name, case):
 
 @pytest.mark.parametrize("name", [parameters(name) for name in sharing if layouts.LAYOUTS[name].batch == "routed"])
 def test_recorded_routes(measured, name):
-    expected = measured("moe routed")["routes"]
+    expected = measured(layouts.MEASURED[name].reference)["routes"]
     assert all(expected) and measured(name)["routes"] == expected
 
 
