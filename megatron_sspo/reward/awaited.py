@@ -18,6 +18,7 @@ from megatron_sspo.types import Prompt
 _log = logging.getLogger(__name__)
 
 _FIRST = 16  # responses that may all fail before it is the reward that is at fault
+_IN_A_ROW = 64  # the same once it has scored one; at least two rounds of `max_requests`, which one outage fails at once
 _LONGEST_PAUSE = 30.0  # seconds before another attempt
 
 
@@ -42,7 +43,7 @@ class Unscorable(Exception):
 class AsyncReward(Protocol):
     """Scores a response by waiting, as for a server. `open_reward` makes a `Reward` of it: see `AwaitedReward`.
 
-    It may have an attribute `limits`, and the optional methods of `Reward`.
+    It may have attributes `limits` and `name`, by which errors call it, and the optional methods of `Reward`.
     """
 
     async def score(self, prompt: Prompt, response: str) -> Mapping[str, float] | None:
@@ -60,8 +61,9 @@ class AsyncReward(Protocol):
 class AwaitedReward:
     """A `Reward` that awaits an async one, within its limits, in an event loop of its own thread.
 
-    A response fails if each of its attempts raises or is late. It then has the part "failure", and no other. If the
-    first 16 responses that end all fail, the reward is at fault, and `score` raises.
+    A response fails if each of its attempts raises or is late. It then has the part "failure", and no other. The reward
+    is at fault, and `score` raises UserError, if the first 16 responses that end all fail, or later 64 in a row, or
+    2 · `max_requests` if that is more.
     """
 
     def __init__(self, awaited: Any) -> None:
@@ -70,7 +72,9 @@ class AwaitedReward:
         self._slots = asyncio.Semaphore(self._limits.max_requests)
         self._lock = threading.Lock()  # of the counts, which `metrics` reads in another thread
         self._counts: Counter[str] = Counter()
-        self._seconds, self._has_scored, self._num_failed = 0.0, False, 0
+        self._seconds, self._num_failed, self._num_in_a_row = 0.0, 0, 0
+        self._allowed = _FIRST  # failures in a row
+        self._name = getattr(awaited, "name", type(awaited).__name__)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reward", daemon=True)
         self._thread.start()
@@ -129,7 +133,8 @@ class AwaitedReward:
                 try:
                     async with asyncio.timeout(limits.timeout):
                         found = await self.awaited.score(prompt, response)
-                    self._has_scored = True
+                    self._num_in_a_row = 0
+                    self._allowed = max(_IN_A_ROW, 2 * limits.max_requests)
                     self._count("scored", time.monotonic() - start)
                     return found
                 except UserError:
@@ -150,6 +155,7 @@ class AwaitedReward:
     def _report(self, error: Exception) -> None:
         """Warns of the first, second, fourth, eighth, ... failure."""
         self._num_failed += 1
+        self._num_in_a_row += 1
         try:
             with user_code_errors(f"{type(self.awaited).__name__}.score", always=True):
                 raise error
@@ -157,13 +163,15 @@ class AwaitedReward:
             said = str(found)
         if isinstance(error, TimeoutError) and not str(error):
             said += f" (an attempt has {self._limits.timeout:g} s)"
-        if not self._has_scored and self._num_failed >= _FIRST:
+        if self._num_in_a_row >= self._allowed:
             raise UserError(
-                f"the reward could score none of the first {_FIRST} responses; the last failed so: {said}"
+                f"the reward {self._name} could score none of the last {self._allowed} responses; the last failed so: "
+                f"{said}; when it works again, resume the run, and give it more retries if it was only restarted"
             ) from error
         if self._num_failed & (self._num_failed - 1) == 0:
             _log.warning(
-                "the reward failed to score %d of its responses so far, which have the reward %g: %s",
+                "the reward %s failed to score %d of its responses so far, which have the reward %g: %s",
+                self._name,
                 self._num_failed,
                 self._limits.failure_reward,
                 said,

@@ -32,7 +32,7 @@ class Service:
     """
 
     def __init__(self, url: str, key_variable: str) -> None:
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {os.environ[key_variable]}"} if key_variable else {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -50,7 +50,7 @@ class Service:
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None),
             )
-        address = f"{self._url}{path}"
+        address = f"{self.url}{path}"
         try:
             # a redirection would send the key to another address
             async with self._session.post(address, json=content, allow_redirects=False) as answer:
