@@ -23,8 +23,7 @@ from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.names import logical_parameters, weights_of
-from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
-from megatron_sspo.policy.rate_scale import rate_scale
+from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, rate_scale, wrap_in_ddp
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from megatron_sspo.policy.rate_scale import rate_scale
+from megatron_sspo.policy.optimizer import rate_scale
 from megatron_sspo.run import Optimizer
 
 LENGTHS = [2, 1, 3]
