@@ -16,8 +16,7 @@ from megatron_sspo.run import Prompts
 def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:
     """Builds the stream that `prompts` describes.
 
-    Raises:
-        UserError: the source cannot be read, has no rows, or has a prompt that is too long.
+    Raises UserError if the source cannot be read, has no rows, or has a prompt that is too long.
     """
     return PromptStream(
         _rows(prompts),
@@ -74,11 +73,7 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
 
 
 def _rows(prompts: Prompts) -> list[Row | Dropped]:
-    """Returns the rows of the source, without the questions of the sets in `prompts.without`.
-
-    Raises:
-        UserError: the source or one of these sets cannot be read, or has no rows.
-    """
+    """Returns the rows of the source, without the questions of the sets in `prompts.without`. Raises UserError."""
     rows = load_rows(prompts.source, prompts.options)
     if not rows:
         raise UserError(f"the source {prompts.source!r} has no rows: check its path, split and options")

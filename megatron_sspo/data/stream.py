@@ -3,13 +3,13 @@
 import hashlib
 import math
 import random
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
+from megatron_sspo.config.naming import without_address
 from megatron_sspo.data.row import Dropped, Row, count_dropped, describe_columns
 from megatron_sspo.data.template import check_template, render
 from megatron_sspo.errors import UserError
@@ -18,8 +18,6 @@ from megatron_sspo.types import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# in the text of an object that does not define its own; an image of Pillow's writes it in capitals
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _SOLUTIONS = "; each answer is a solution with a line '#### ...': answer_after='####' takes what follows"
 
 
@@ -122,8 +120,7 @@ class PromptStream:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues exactly where `state` was taken.
 
-        Raises:
-            UserError: the state belongs to a stream with other prompts, another seed or another order.
+        Raises UserError if it belongs to a stream with other prompts, another seed or another order.
         """
         for name, value in self._identity().items():
             if state.get(name) != value:
@@ -174,7 +171,7 @@ def _canonical(value: Any) -> str:
         return f"set({', '.join(sorted(map(_canonical, value)))})"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_canonical, value))}]"
-    return repr(value) if isinstance(value, str) else _ADDRESS.sub("", repr(value))
+    return repr(value) if isinstance(value, str) else without_address(repr(value))
 
 
 def _tokenized(rendered: list[tuple[Prompt, str]], tokenizer: "PreTrainedTokenizerBase") -> list[Prompt]:

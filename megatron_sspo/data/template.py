@@ -49,9 +49,8 @@ CODEACT_INSTRUCTION = (
 def check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:
     """Checks that a template can render rows at all.
 
-    Raises:
-        UserError: there is no chat template, or the format string has not the one field {question}, or comes with a
-            system text.
+    Raises UserError if there is no chat template, or the format string has not the one field {question}, or comes with
+    a system text.
     """
     if template == "chat":
         if not tokenizer.chat_template:
@@ -148,8 +147,7 @@ def _demonstration_text(
 ) -> str:
     """Returns a row's demonstration as text: a message, such as a first call of a tool, as the chat template writes it.
 
-    Args:
-        prompt: the text of the row's prompt, which the template has to write before the message.
+    `prompt` is the text of the row's prompt, which the template has to write before the message.
     """
     if isinstance(row.demonstration, str):
         return row.demonstration

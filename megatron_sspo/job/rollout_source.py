@@ -20,13 +20,8 @@ from megatron_sspo.types import Prompt
 class RolloutSource:
     """The parts that make rollouts, opened; `stack` closes them.
 
-    Args:
-        folder: the run's folder.
-        sync: collective that loads the policy's weights into the engine.
-
-    Attributes:
-        cycles: the groups, one cycle at a time.
-        parts: rewards and environments, those of held-out sets included.
+    `sync` is the collective that loads the policy's weights into the engine. `cycles` has the groups, one cycle at a
+    time, and `parts` the rewards and environments, those of held-out sets included.
     """
 
     def __init__(
@@ -44,10 +39,6 @@ class RolloutSource:
     def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Loads weights into the engine. A collective."""
         self.engine.load_weights(tensors, version)
-
-    def release_memory(self) -> None:
-        """Releases the engine's memory for training. A collective."""
-        self.engine.release_memory()
 
     def remarks(self, prompts: Sequence[Prompt]) -> list[str]:
         """Returns the reward's remarks about the rows of training."""

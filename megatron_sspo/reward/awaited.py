@@ -31,10 +31,6 @@ class Limits:
     retries: int = 3  # further attempts, after 1, 2, 4, ... seconds, where one raised or was late
     failure_reward: float = 0.0  # the reward of a response whose attempts all failed: its only part, "failure"
 
-    def __post_init__(self) -> None:
-        if self.max_requests < 1 or self.retries < 0 or self.timeout <= 0:
-            raise UserError(f"{self}: max_requests must be 1 or more, retries 0 or more, timeout above 0")
-
 
 class Unscorable(Exception):
     """A failure that another attempt would repeat, such as a request that is refused: `score` is not called again."""
@@ -92,11 +88,10 @@ class AwaitedReward:
         with self._lock:
             counts, self._counts = self._counts, Counter()
             seconds, self._seconds = self._seconds, 0.0
-        if number := counts["scored"] + counts["failed"]:
-            own = {"failed": counts["failed"], "retries": counts["retries"], "seconds": seconds}
-        else:
-            own = {}
-        return {**metrics_of(self.awaited, "the reward"), **{name: value / number for name, value in own.items()}}
+        own = {"failed": counts["failed"], "retries": counts["retries"], "seconds": seconds}
+        number = counts["scored"] + counts["failed"]
+        means = {name: value / number for name, value in own.items()} if number else {}
+        return {**metrics_of(self.awaited, "the reward"), **means}
 
     def close(self) -> None:
         """Cancels what is in progress and closes the reward."""
@@ -169,10 +164,5 @@ class AwaitedReward:
                 f"{said}; when it works again, resume the run, and give it more retries if it was only restarted"
             ) from error
         if self._num_failed & (self._num_failed - 1) == 0:
-            _log.warning(
-                "the reward %s failed to score %d of its responses so far, which have the reward %g: %s",
-                self._name,
-                self._num_failed,
-                self._limits.failure_reward,
-                said,
-            )
+            text = "the reward %s failed to score %d of its responses so far, which have the reward %g: %s"
+            _log.warning(text, self._name, self._num_failed, self._limits.failure_reward, said)

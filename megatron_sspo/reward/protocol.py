@@ -80,9 +80,8 @@ def remarks_of(reward: Reward, prompts: Sequence[Prompt]) -> Iterator[str]:
 def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
     """Returns `reward.score`, checked and as floats: a NaN would silently make a whole group's advantages NaN.
 
-    Raises:
-        UserError: the user's own reward raises, or does not return a dictionary of finite numbers for each response;
-            the message names the prompt.
+    Raises UserError if the user's own reward raises, or does not return a dictionary of finite numbers for each
+    response; the message names the prompt.
     """
     what = f"{type(getattr(reward, 'awaited', reward)).__name__}.score"
     with user_code_errors(what):

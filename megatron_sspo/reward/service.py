@@ -24,12 +24,7 @@ def check_service(who: str, url: str, key_variable: str) -> None:
 
 
 class Service:
-    """A client of one server.
-
-    Args:
-        url: the beginning of the server's addresses.
-        key_variable: the environment variable with the key that is sent; "" sends none.
-    """
+    """A client of one server, whose addresses begin with `url`; it sends the key in `key_variable`, "" sends none."""
 
     def __init__(self, url: str, key_variable: str) -> None:
         self.url = url.rstrip("/")
@@ -39,9 +34,8 @@ class Service:
     async def post(self, path: str, content: Mapping[str, Any]) -> Any:
         """Returns the JSON that answers a POST request.
 
-        Raises:
-            Unscorable: the server refuses the request.
-            ConnectionError: the server does not answer, or answers with another failure.
+        Raises Unscorable if the server refuses the request, and ConnectionError if it does not answer, or fails
+        otherwise.
         """
         if self._session is None:  # made here, because it belongs to the running event loop
             # the caller limits the time and the number of requests

@@ -36,10 +36,8 @@ class Resumable:
 def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     """Checks a run's newest checkpoint and its files of metrics.
 
-    If torchrun or srun has started this process, the ranks check the files' content together: `check_files`.
-
-    Raises:
-        UserError: a file is missing or damaged, the checkpoint does not belong to this run, or metrics cannot be read.
+    If torchrun or srun has started this process, the ranks check the files' content together: `check_files`. Raises
+    UserError if a file is missing or damaged, the checkpoint does not belong to this run, or metrics cannot be read.
     """
     manifest = read_manifest(checkpoint)
     check_sizes(checkpoint, manifest)
@@ -57,7 +55,9 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     if run.teacher and (taught := extra.get(TEACHER_WEIGHTS)):
         _check_weights(Path(run.teacher.path), taught, "its teacher (teacher.path)", folder)
     now = config_to_json(run)
-    _check_model(now["model"], manifest, checkpoint)
+    for name, line in _differences(manifest.run.get("model", {}), now["model"], "model"):
+        if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
+            raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
     _check_architecture(Path(run.model.path), checkpoint)
     _check_layout(run, manifest, checkpoint)
     for name in (metrics_files.METRICS, metrics_files.EVALUATIONS):
@@ -68,19 +68,14 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
     """Compares the files of a checkpoint with its manifest; each rank reads a share of them. A collective.
 
-    Raises:
-        UserError: a file is damaged; all ranks raise it.
+    Raises UserError on all ranks if a file is damaged.
     """
     with agree.same_error_on_all_ranks():
         check_content(checkpoint, read_manifest(checkpoint), rank=rank, num_ranks=num_ranks)
 
 
 def has_other_layout(run: Run, checkpoint: Path) -> bool:
-    """Returns whether a checkpoint has to be resharded for the run.
-
-    Raises:
-        UserError: the checkpoint's manifest is missing or damaged.
-    """
+    """Returns whether a checkpoint has to be resharded for the run. Raises UserError if its manifest is damaged."""
     return _layout(read_manifest(checkpoint).run) != run.parallel
 
 
@@ -121,13 +116,6 @@ def _check_weights(path: Path, fingerprint: str, role: str, folder: Path) -> Non
                 f"{path} has other weights than those that {folder} began with, which are {role}: restore them, or "
                 "start a new run"
             )
-
-
-def _check_model(model: Mapping[str, Any], manifest: Manifest, checkpoint: Path) -> None:
-    """Checks that the model's settings are those of the checkpoint."""
-    for name, line in _differences(manifest.run.get("model", {}), model, "model"):
-        if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
-            raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
 
 
 def _check_architecture(model: Path, checkpoint: Path) -> None:

@@ -136,11 +136,8 @@ class GatherPlan:
     def parts(self, *, bucket_bytes: int, max_collectors: int = MAX_COLLECTORS) -> Iterator[Part]:
         """Yields all weights, each on one rank alone, near to where its shards are; every rank gets all parts' entries.
 
-        A collective: every rank has to consume the whole stream.
-
-        Args:
-            bucket_bytes: the minimum size of a part, except for the last one of a rank.
-            max_collectors: the largest number of ranks that put weights together.
+        A collective: every rank has to consume the whole stream. Parts have at least `bucket_bytes`, except for the
+        last one of a rank.
         """
         assigned = assign(self._pieces, max_collectors=max_collectors)
         for collector, rows in send_rounds(assigned, elements=self._elements(bucket_bytes)):

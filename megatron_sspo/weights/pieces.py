@@ -35,21 +35,14 @@ class Piece:
 
 
 def holders_of(shards: Mapping[str, Shard]) -> ShardHolders:
-    """Returns the ranks that hold each shard: see `holders_among`. A collective.
-
-    Args:
-        shards: logical name -> (number, count) of the shard that this rank holds.
-    """
+    """Returns the ranks that hold each shard, from this rank's: see `holders_among`. A collective."""
     return holders_among(dict(enumerate(agree.all_gather_objects(dict(shards)))))
 
 
 def holders_among(held: Mapping[int, Mapping[str, Shard]]) -> ShardHolders:
     """Returns the ranks that hold each shard, of those ranks that are the lowest holder of any shard.
 
-    The other ranks are data-parallel copies of these, and have nothing to send.
-
-    Args:
-        held: rank -> logical name -> (number, count) of the shard that it holds.
+    The other ranks are data-parallel copies of these, and have nothing to send. `held` is by rank and logical name.
     """
     lowest: dict[tuple[str, Shard], int] = {}
     for rank in sorted(held):

@@ -18,10 +18,7 @@ class QuantizedPlan(GatherPlan):
     """A plan that gives linear layers as FP8 values and scales (`fp8.quantize`), and other weights as they are.
 
     A shard may end within a block of 128 × 128, so the rank that has put a weight together quantizes all of it.
-
-    Args:
-        plan: the plan of the weights that are trained.
-        names: the Hugging Face names of the weights to quantize.
+    `names` are the Hugging Face names of the weights to quantize.
     """
 
     def __init__(self, plan: GatherPlan, names: set[str]) -> None:

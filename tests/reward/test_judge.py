@@ -160,7 +160,6 @@ def test_the_judge_sees_every_accepted_answer() -> None:
         ({"url": None}, "needs the option url"),
         ({"url": "localhost:30000"}, r"url is 'localhost:30000': it must begin with http"),
         ({"key_variable": "NO_SUCH_KEY"}, "the environment variable NO_SUCH_KEY, .* is not set"),
-        ({"rubric": " "}, "the option rubric is empty"),
         ({"lowest": 10}, "the range of scores is 10 to 10"),
         ({"timeout": 0}, "the option timeout is 0"),
     ],
