@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from megatron_sspo.weights.pieces import Piece
+from megatron_sspo.weights.pieces import Piece, hf_shapes
 
 MAX_COLLECTORS = 8
 """Collectors at most: each sends in a process group of its own, whose communicator takes memory of every GPU in it."""
@@ -69,4 +69,4 @@ def source(piece: Piece, collector: int) -> int:
 
 def row_size(row: Row) -> int:
     """Returns the number of elements of a row as Hugging Face has it."""
-    return sum(math.prod(shape) for shape in row[0].row.hf_shapes)
+    return sum(math.prod(shape) for shape in hf_shapes(row).values())

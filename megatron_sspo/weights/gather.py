@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.weights.collectors import MAX_COLLECTORS, Row, assign, row_size, send_rounds, source, split
-from megatron_sspo.weights.pieces import Piece, Shard, ShardHolders, holders_of, pieces_of
+from megatron_sspo.weights.pieces import Piece, Shard, ShardHolders, hf_shapes, holders_of, pieces_of
 from megatron_sspo.weights.table import ParameterMap
 
 NamedTensor = tuple[str, torch.Tensor]
@@ -142,9 +142,7 @@ class GatherPlan:
         assigned = assign(self._pieces, max_collectors=max_collectors)
         for collector, rows in send_rounds(assigned, elements=self._elements(bucket_bytes)):
             entries = [
-                Entry(name, shape, self._dtype(row[0]))
-                for row in rows
-                for name, shape in zip(row[0].row.hf, row[0].row.hf_shapes, strict=True)
+                Entry(name, shape, self._dtype(row[0])) for row in rows for name, shape in hf_shapes(row).items()
             ]
             yield Part(collector, entries, self._collect(collector, rows))
 

@@ -81,17 +81,18 @@ def rows(config: Config, layer: int) -> list[ParameterMap]:
         names = f"{megatron}.self_attention.{name}.weight", f"{hf}.self_attn.{source}.weight"
         return column_parallel(*names, (heads * width, inputs), "num_attention_heads * head width")
 
-    queries = [by_heads("linear_q_proj", "q_proj", still + turned, hidden)]
+    down = whole("linear_kv_down_proj", "kv_a_proj_with_mqa", rank + turned, hidden)
+    queries = [by_heads("linear_q_proj", "q_proj", still + turned, hidden), down]
     if query_rank:
         queries = [
             whole("linear_q_down_proj", "q_a_proj", query_rank, hidden),
+            down,
             whole("q_layernorm", "q_a_layernorm", query_rank),
             by_heads("linear_q_up_proj", "q_b_proj", still + turned, query_rank),
         ]
     return [
         replicated(f"{megatron}.input_layernorm.weight", f"{hf}.input_layernorm.weight", (hidden,)),
         *queries,
-        whole("linear_kv_down_proj", "kv_a_proj_with_mqa", rank + turned, hidden),
         whole("kv_layernorm", "kv_a_layernorm", rank),
         by_heads("linear_kv_up_proj", "kv_b_proj", still + value, rank),
         row_parallel(
