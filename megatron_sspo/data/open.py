@@ -16,7 +16,11 @@ from megatron_sspo.run import Prompts
 def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:
     """Builds the stream that `prompts` describes.
 
-    Raises UserError if the source cannot be read, has no rows, or has a prompt that is too long.
+    Args:
+        shuffle: whether the order is that of training, which `prompts` decides, and not that of the source.
+
+    Raises:
+        UserError: the source cannot be read, has no rows, or has a prompt that is too long.
     """
     return PromptStream(
         _rows(prompts),
@@ -25,7 +29,7 @@ def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool)
         system=prompts.system,
         max_tokens=prompts.max_tokens,
         seed=seed,
-        shuffle=shuffle,
+        shuffle=shuffle and prompts.shuffle,
         overlong=prompts.overlong,
     )
 

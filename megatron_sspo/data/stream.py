@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from megatron_sspo.config.naming import without_address
 from megatron_sspo.data.row import Dropped, Row, count_dropped, describe_columns
-from megatron_sspo.data.template import check_template, render
+from megatron_sspo.data.template import check_template, has_own_system, render
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
@@ -60,6 +60,11 @@ class PromptStream:
         twice = [id for id, count in Counter(row.id for row in kept).items() if count > 1]
         if twice:
             raise UserError(f"the row id {twice[0]!r} occurs more than once: a source must give each row its own")
+        if system and kept and all(map(has_own_system, kept)):
+            raise UserError(
+                f"{kept[0].id} and all other rows have a system message of their own: leave the option system empty, "
+                "or remove the rows' messages"
+            )
         prompts = _tokenized([render(row, tokenizer, template, system) for row in kept], tokenizer)
         too_long = {prompt.id: len(prompt.tokens) for prompt in prompts if len(prompt.tokens) > max_tokens}
         if too_long and overlong == "error":

@@ -45,7 +45,12 @@ class RolloutSource:
         return list(remarks_of(self.parts.reward, prompts))
 
     def metrics(self, row: Mapping[str, float]) -> dict[str, float]:
-        """Returns the plug-ins' own metrics for this rank's share of the rollouts, such as why programs failed."""
+        """Returns the metrics of the cycle, and the plug-ins' own for this rank's share of the rollouts.
+
+        An example of the latter is why programs failed.
+        """
+        of_cycle = self.cycles.metrics()
         kind = self._agent_or_environment
         parts = [(self.engine, "the engine", ""), (self.parts.reward, "the reward", "reward/")]
-        return plugin_metrics(row, [*parts, (self.parts.environment, f"the {kind}", f"{kind}/")])
+        parts.append((self.parts.environment, f"the {kind}", f"{kind}/"))
+        return of_cycle | plugin_metrics({**row, **of_cycle}, parts)

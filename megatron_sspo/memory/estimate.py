@@ -192,9 +192,14 @@ def _count_trained(run: Run, config: Mapping[str, Any]) -> list[ParameterCount]:
 
 
 def checkpoint_bytes(run: Run, config: Mapping[str, Any]) -> int:
-    """Returns the size of a checkpoint: what is trained, and in float32 the main weights and two moments."""
+    """Returns the size of a checkpoint: what is trained, a reference that moves, and in float32 masters and moments."""
     whole = _count_trained(replace(run, parallel=Parallel(), megatron={}), config)
-    return (ITEMSIZE[run.model.dtype] + 12) * sum(count.total for count in whole)
+    return _saved_bytes(run) * sum(count.total for count in whole)
+
+
+def _saved_bytes(run: Run) -> int:
+    """Returns what a checkpoint has of a parameter."""
+    return ITEMSIZE[run.model.dtype] * (2 if run.reference_every else 1) + 12
 
 
 def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
@@ -215,7 +220,7 @@ def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
                 staging=_STAGING if offload else 0,
                 reference=2 * of_reference * count.total,
                 teacher=teacher,
-                checkpoint=(itemsize + 12) * updated,
+                checkpoint=_saved_bytes(run) * updated,
                 last_sync=of_last_sync,
             )
         )

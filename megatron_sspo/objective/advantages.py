@@ -124,7 +124,7 @@ def gdpo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
 
 @followed_by(whiten)
 def reinforce_plus_plus(rewards: Tensor) -> Tensor:
-    """Â_i = r_i, whitened over the cycle: REINFORCE++ (arXiv 2501.03262), without its KL term in the reward."""
+    """Â_i = r_i, whitened over the cycle: REINFORCE++ (arXiv 2501.03262); `Run.kl_in_reward` is near its KL."""
     _centered(rewards)  # for its checks
     return rewards.to(_result_dtype(rewards))
 

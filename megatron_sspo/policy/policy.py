@@ -114,8 +114,10 @@ class Policy:
             self._gather_plan.parameters = self.adapters.merged(self._gather_plan.parameters)
         # the reference policy's weights, kept on the host because they are not used most of the time
         keeps_reference = run.needs_reference and not run.lora
-        parameters = [weight for chunk in chunks for _, weight in weights_of(chunk)] if keeps_reference else []
-        self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
+        self._reference = [
+            {name: weight.detach().cpu().clone() for name, weight in weights_of(chunk)}
+            for chunk in (chunks if keeps_reference else ())
+        ]
         routing = _routing_replay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
         self.chunks = makers.wrap_in_ddp(self.transformer, self.ddp, chunks)
@@ -179,19 +181,32 @@ class Policy:
     def reference_log_probs(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
         """Returns the batches with log π_ref of every response token, for a KL penalty or the objective.
 
-        π_ref has the weights of the run's start. Each rank gets the values of the same sequences as in `old_log_probs`.
+        π_ref has the weights of the run's start, or of the last `move_reference`. Each rank gets the values of the same
+        sequences as in `old_log_probs`.
         """
         self._finish_step()
         if self.adapters:
             with self.adapters.off():
                 return self._reference_values(batches)
-        parameters = [weight for chunk in self.chunks for _, weight in weights_of(chunk)]
+        parameters = self._weights()
         current = [parameter.detach().cpu().clone() for parameter in parameters]
         try:
-            _copy(self._reference, parameters)
+            _copy(self._reference_weights(), parameters)
             return self._reference_values(batches)
         finally:
             _copy(current, parameters)
+
+    @torch.no_grad()
+    def move_reference(self) -> None:
+        """Gives the reference policy the current weights."""
+        self._finish_step()
+        _copy(self._weights(), self._reference_weights())
+
+    def _weights(self) -> list[torch.Tensor]:
+        return [weight for chunk in self.chunks for _, weight in weights_of(chunk)]
+
+    def _reference_weights(self) -> list[torch.Tensor]:
+        return [weight for chunk in self._reference for weight in chunk.values()]
 
     def teacher_log_probs(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
         """Returns the batches with the teacher's log-prob of every response token.
@@ -331,17 +346,23 @@ class Policy:
     def begin_save(self, path: Path) -> AsyncSave:
         """Begins to save the policy's current state in the background."""
         self._finish_step()
-        saving = sharded.begin_save(path, self.chunks, self.optimizer, self.scheduler)
+        saving = sharded.begin_save(path, *self.saved_parts)
         self._write_model_files(path)
         return saving
 
     def load(self, path: Path) -> None:
         """Restores what `save` wrote, in the same layout, to the bit."""
-        sharded.load(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
+        sharded.load(path, *self.saved_parts, seed=self.run.seed)
 
     def load_resharded(self, path: Path) -> None:
         """Restores what `save` wrote in another layout; random states are seeded anew."""
-        sharded.load_resharded(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
+        sharded.load_resharded(path, *self.saved_parts, seed=self.run.seed)
+
+    @property
+    def saved_parts(self) -> tuple[Any, ...]:
+        """Model chunks, optimizer, schedule, and the reference's weights if it moves: what a checkpoint has."""
+        reference = self._reference if self.run.reference_every else []
+        return self.chunks, self.optimizer, self.scheduler, reference
 
     def _write_model_files(self, path: Path) -> None:
         if agree.is_main():  # after the save has begun, because Megatron needs an empty folder

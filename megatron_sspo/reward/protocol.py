@@ -14,7 +14,7 @@ from megatron_sspo.reward.awaited import AsyncReward, AwaitedReward
 from megatron_sspo.types import Prompt
 
 # the run's own metrics of rewards: a part of such a name would replace reward/mean, the mean of the whole reward
-_TAKEN = ("", "mean", "zero_variance_groups")
+_TAKEN = ("", "mean", "mean_sampled", "zero_variance_groups")
 
 
 class Reward(Protocol):

@@ -60,6 +60,7 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
             raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
     _check_architecture(Path(run.model.path), checkpoint)
     _check_layout(run, manifest, checkpoint)
+    _check_moving_reference(run, manifest, checkpoint)
     for name in (metrics_files.METRICS, metrics_files.EVALUATIONS):
         metrics_files.read(folder / name)
     return Resumable(extra["prompts"], differences(manifest.run, now))
@@ -141,6 +142,16 @@ def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:
             f"ddp.use_distributed_optimizer is {is_on} and the layout {run.parallel.describe()}, and they were "
             f"{was_on} and {before.describe()} in the checkpoint {checkpoint}; only the state of the distributed "
             "optimizer is resharded: resume with the values of the checkpoint"
+        )
+
+
+def _check_moving_reference(run: Run, manifest: Manifest, checkpoint: Path) -> None:
+    """Checks that the checkpoint has the reference's weights if the run's reference moves, and not otherwise."""
+    before = manifest.run.get("reference_every", 0)
+    if bool(before) != bool(run.reference_every):
+        raise UserError(
+            f"reference_every is {run.reference_every}, and was {before} in the checkpoint {checkpoint}: only a "
+            "reference policy that moves is saved, so resume with that value, or with another one if both are above 0"
         )
 
 

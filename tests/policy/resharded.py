@@ -104,14 +104,17 @@ def take(name: str, device: torch.device, folders: Path, batches: Path, results:
         "model": model,
         "ddp": step.ddp,
         "megatron": MOVING,
+        "kl_in_reward": 0.1,
+        "reference_every": 1,
         "optimizer": replace(OPTIMIZER, offload=step.offload),
     }
     policy = make_policy(folders / step.kind, device, step.parallel, **fields)
     if step.source:
         policy.load_resharded(results / step.source)
     else:
-        for _ in range(2):
-            policy.update(batch, sspo())
+        policy.update(batch, sspo())
+        policy.move_reference()
+        policy.update(batch, sspo())
     if dist.get_rank() == 0:
         (results / name).mkdir()
     dist.barrier()

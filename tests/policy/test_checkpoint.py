@@ -20,6 +20,8 @@ from megatron_sspo.checkpoint import sharded
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.run import Model
+from megatron_sspo.types import rollouts_of
+from megatron_sspo.weights.formats.open_folder import open_folder
 
 
 @pytest.fixture
@@ -131,6 +133,28 @@ def test_a_checkpoint_has_the_state_at_its_beginning(make, folders, batches, tmp
     fresh = make(folders["dense"], ddp=ddp)
     fresh.load(tmp_path)
     resume.assert_equal_to_the_bit(resume.train(fresh, batch), expected)
+
+
+@pytest.mark.parametrize("kind", ["moe", "glm4", "gpt_oss"])
+def test_a_reference_that_moves_is_resumed_to_the_bit(make, folders, batches, tmp_path, kind):
+    fields = {"kl_in_reward": 0.1, "reference_every": 1, "model": Model(path="", dtype="bfloat16")}
+    policy, batch = make(folders[kind], **fields), read_batch(batches[kind])
+    policy.update(batch, sspo())
+    expected = [rollout.old_log_probs.tolist() for rollout in rollouts_of(policy.old_log_probs(batch))]
+    policy.move_reference()
+    policy.update(batch, sspo())
+    path = tmp_path / "checkpoint"
+    path.mkdir()
+    saving = policy.begin_save(path)
+    policy.move_reference()  # the checkpoint has the reference at its beginning
+    saving.wait()
+    fresh = make(folders[kind], **fields)
+    for is_loaded in (False, True):
+        (found,) = fresh.reference_log_probs([batch])
+        assert ([rollout.reference_log_probs.tolist() for rollout in rollouts_of(found)] == expected) == is_loaded
+        fresh.load(path)
+    with open_folder(path) as folder:  # which has the policy's weights alone
+        assert folder.read_rows("lm_head.weight", 0, 1).tolist() == dict(fresh.weights())["lm_head.weight"][:1].tolist()
 
 
 def test_the_optimizers_state_is_put_together_once(make, folders, saved, tmp_path, monkeypatch):

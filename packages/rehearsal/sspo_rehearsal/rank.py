@@ -160,7 +160,7 @@ def _rehearse_sync(run: Run, trained: Policy) -> Sent:
 
 def _written(trained: Policy) -> int:
     """Returns the bytes of model and optimizer that this rank writes into a checkpoint."""
-    state = sharded.state_to_save(trained.chunks, trained.optimizer, trained.scheduler)
+    state = sharded.state_to_save(*trained.saved_parts)
     # a factory becomes several tensors, which together have its data
     tensors = [value for value in nested_values(state) if isinstance(value, (ShardedTensor, ShardedTensorFactory))]
     own = [tensor.data for tensor in tensors if is_main_replica(tensor.replica_id) and tensor.data is not None]
