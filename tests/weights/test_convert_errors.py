@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from megatron_sspo.__main__ import main
 from megatron_sspo.errors import UserError
 from megatron_sspo.evaluation.model import open_model
 from megatron_sspo.files.manifest import Manifest, checksums, files_of, write_manifest
@@ -115,17 +114,6 @@ def test_a_destination_that_is_not_empty(pair, tmp_path):
     (tmp_path / "empty").mkdir()
     convert(pair[0], tmp_path / "empty")
     assert verify(pair[0], tmp_path / "empty").differences == []
-
-
-@pytest.mark.parametrize("destination", ["/", "loop", "null"])
-def test_destinations_that_are_refused(pair, tmp_path, capsys, destination):
-    (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "null").symlink_to("/dev/null")
-    before = sorted(tmp_path.rglob("*"))
-    assert main(["convert", str(pair[0]), str(tmp_path / destination)]) == 2
-    said = capsys.readouterr().err
-    assert "exists and is not an empty folder" in said and said.count("\n") == 1
-    assert sorted(tmp_path.rglob("*")) == before, "something was written"
 
 
 def test_a_destination_below_a_file(pair, tmp_path):
