@@ -73,6 +73,13 @@ def test_qkv_splits_as_megatron_splits_it():
                 assert torch.equal(part.reshape(-1, 5), expected)
 
 
+def test_gate_up_shard_is_its_gate_then_its_up():
+    row = gate_up("fc1", ("gate", "up"), (8, 5), "intermediate_size")
+    tensors = tensors_of(row)
+    second = row.to_megatron(reader(tensors), 1, 2)
+    assert torch.equal(second, torch.cat([tensors["gate"][4:], tensors["up"][4:]]))
+
+
 def test_padding_is_zeros_and_of_the_same_dtype():
     row = vocab("embedding", "a", (97, 5), 104)
     tensors = {"a": torch.rand(97, 5).bfloat16()}
