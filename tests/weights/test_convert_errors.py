@@ -41,6 +41,7 @@ def test_a_sound_checkpoint_of_a_run(updates, pair, tmp_path):
         (lambda old, new: shutil.copy(old / "trainer/__0_0.distcp", new / "trainer"), "the content of trainer/__0_0"),
         (lambda old, new: shutil.copy(old / "manifest.json", new), "the content of trainer/__0_0.distcp is not what"),
         (lambda old, new: (new / "trainer/common.pt").write_bytes(b""), "trainer/common.pt has 0 bytes"),
+        (lambda old, new: (new / "trainer/__0_0.distcp").unlink(), "trainer/__0_0.distcp is missing"),
         (lambda old, new: (new / "trainer/__9_0.distcp").touch(), "trainer/__9_0.distcp does not belong to it"),
         (lambda old, new: (new / "manifest.json").write_text("{}"), "manifest.json cannot be read"),
     ],
@@ -109,8 +110,10 @@ def test_wrong_direction_is_refused(pair, tmp_path):
 
 
 def test_a_destination_that_is_not_empty(pair, tmp_path):
-    with pytest.raises(UserError, match=r"megatron exists and is not an empty folder"):
-        convert(pair[0], pair[1])
+    (tmp_path / "null").symlink_to("/dev/null")
+    for destination in (pair[1], tmp_path / "null"):
+        with pytest.raises(UserError, match=rf"{destination.name} exists and is not an empty folder"):
+            convert(pair[0], destination)
     (tmp_path / "empty").mkdir()
     convert(pair[0], tmp_path / "empty")
     assert verify(pair[0], tmp_path / "empty").differences == []
