@@ -16,7 +16,7 @@ def generate(run: Run) -> int:
     Raises:
         UserError: the user can fix the problem; the message is one sentence.
     """
-    with Job(replace(run, evaluation=None, checkpoint_every=0), None) as job:
+    with Job(replace(run, evaluation=None, checkpoint_every=0, teacher=None), None) as job:
         job.is_whole = False
         for update in range(0, run.num_updates, run.updates_per_sync):
             if job.stop.is_requested():

@@ -54,8 +54,8 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     if state.is_warm_started:  # by an earlier attempt, perhaps with a configuration that had the warm start still
         check_reference(run)
     _check_reference_weights(run, extra.get(INITIAL_WEIGHTS), folder)
-    if run.teacher and (taught := extra.get(TEACHER_WEIGHTS)):
-        _check_weights(Path(run.teacher.path), taught, "its teacher (teacher.path)", folder)
+    if run.held_teacher and (taught := extra.get(TEACHER_WEIGHTS)):
+        _check_weights(Path(run.held_teacher), taught, "its teacher (teacher.path)", folder)
     now = config_to_json(run)
     _check_model(now["model"], manifest, checkpoint)
     _check_architecture(Path(run.model.path), checkpoint)
