@@ -56,7 +56,7 @@ def batches_of(groups: Sequence[RolloutGroup], job: Job) -> list[list[RolloutGro
     """Splits a cycle's groups into one batch per update, with advantages and the log-probs that updates need."""
     policy, run = job.policy, job.run
     if run.kl_in_reward:
-        groups = _with_kl(groups, policy, run)
+        groups = _with_kl(groups, job)
     groups = with_advantages(groups, run.advantage)
     if run.rollouts.mask_truncated:
         groups = without_truncated(groups)
@@ -72,8 +72,9 @@ def batches_of(groups: Sequence[RolloutGroup], job: Job) -> list[list[RolloutGro
     return [without_old(first), *(later if run.kl_in_reward else map(policy.old_log_probs, later))]
 
 
-def _with_kl(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list[RolloutGroup]:
+def _with_kl(groups: Sequence[RolloutGroup], job: Job) -> list[RolloutGroup]:
     """Returns a cycle's groups with the KL in their rewards, and with the log-probs of π_ref and π_old."""
+    policy, run = job.policy, job.run
     (batch,) = policy.reference_log_probs(policy.scatter([groups]))
     batch = with_engine_as_old(batch) if run.old_policy == "rollout" else policy.old_log_probs(batch)
     return with_kl(batch, run.kl_in_reward)
