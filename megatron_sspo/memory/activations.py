@@ -124,12 +124,8 @@ def layer_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
     kept += s.inner_rows * (itemsize * (s.heads + s.groups) * (s.pair_width // s.groups) + 4 * s.heads)
     if not use_te:  # the other keys and values, and the masks
         kept += (s.key_rows - s.inner_rows) * itemsize * s.pair_width + s.inner_rows * itemsize * s.mask_columns
-    return kept + (_experts(s, itemsize) if s.experts else _mlp(s, itemsize))
-
-
-def rotation_bytes(s: Sizes, itemsize: int) -> int:
-    """Returns the bytes that all layers of a model chunk keep together: the rotary embedding's cosines and sines."""
-    return s.inner_rows * itemsize * s.head_dim
+    mlp = itemsize * (s.rows * s.hidden + s.inner_rows * 5 * s.ffn_width)
+    return kept + (_experts(s, itemsize) if s.experts else mlp)
 
 
 def _experts(s: Sizes, itemsize: int) -> int:
@@ -140,17 +136,8 @@ def _experts(s: Sizes, itemsize: int) -> int:
     return router + shared + s.expert_rows * (itemsize * (s.hidden + 6 * s.ffn_width) + 4)
 
 
-def _mlp(s: Sizes, itemsize: int) -> int:
-    return itemsize * (s.rows * s.hidden + s.inner_rows * 5 * s.ffn_width)
-
-
 def working_bytes(s: Sizes, itemsize: int) -> int:
     """Returns the bytes that are alive while a layer is computed, forward or backward, beyond what it keeps."""
     rows = s.expert_rows if s.experts else s.inner_rows
     widest = rows * max(s.hidden, 2 * s.ffn_width)
     return _WORKING_COPIES * widest * itemsize
-
-
-def boundary_bytes(s: Sizes, itemsize: int) -> int:
-    """Returns the bytes of a layer's input, which is all that is kept of a recomputed layer."""
-    return s.rows * s.hidden * itemsize

@@ -21,7 +21,7 @@ def tokens(lengths, members):
 
 @given(lengths_and_caps, ranks, multiples, st.none() | st.integers(0, 3))
 def test_every_index_once_within_max_tokens_and_equal_counts_on_all_ranks(given_lengths, num_ranks, multiple_of, power):
-    """By work, too, in which case there are no more microbatches than by tokens."""
+    """Packing by work, too, makes no more microbatches than packing by tokens."""
     lengths, cap = given_lengths
     layout = {"num_ranks": num_ranks, "max_tokens": cap, "multiple_of": multiple_of}
     work = None if power is None else [length**power for length in lengths]

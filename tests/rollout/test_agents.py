@@ -158,7 +158,7 @@ async def asks_for_too_much(base_url, prompt):
 
 
 async def never_asks(base_url, prompt):
-    """As where the agent's client has an address of its own: the run would train on nothing."""
+    """Stands for a client with an address of its own: the run would train on nothing."""
     return 1.0
 
 

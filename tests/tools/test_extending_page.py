@@ -30,6 +30,7 @@ def project(tmp_path, monkeypatch):
             *("prompts.source=my_source.py:rows", 'prompts.options={"largest": 9}'),
         ],
         ["rollouts.agent=my_agent.py:TwoTries", "prompts.template=chat", "evaluation=none"],
+        ["prompts.source=my_curriculum.py:rows", 'prompts.options={"size": 100}', "prompts.shuffle=false"],
         [
             "rollouts.environment=my_environment.py:environment",
             'rollouts.environment_options={"max_turns": 3}',
