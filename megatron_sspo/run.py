@@ -5,9 +5,9 @@ A recipe is a Python function that returns a `Run`. A field's annotation gives i
 fast and a wrong value is found before a GPU is touched.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -174,8 +174,9 @@ class Teacher:
     # a Hugging Face folder with the model's vocabulary, which the ranks hold in the run's layout and dtype; "": urls
     path: MaybePath = ""
     # options of an SGLang server that is started for path, by their own names, {"tp_size": 2}; None: the ranks hold it
-    server: Mapping[str, Any] | None = None
-    urls: Sequence[str] = ()  # SGLang servers that have the teacher already; their key is in MEGATRON_SSPO_SERVER_KEY
+    server: Options | None = None
+    # SGLang servers that have the teacher already; their key is in MEGATRON_SSPO_SERVER_KEY
+    urls: Annotated[tuple[Line, ...], AsTuple] = ()
     coef: Positive = 1.0  # of the teacher's term
     reward_weight: NotNegative = 1.0  # of the reward's advantage; 0: from the teacher alone
 

@@ -108,7 +108,8 @@ class Requests:
             server = await self.pool.pick(first + failures)
             try:
                 answer = await self._while_up(server, server.client.post(path, content, seconds=seconds))
-                server.num_removals = 0
+                if path == "/generate":  # one that answers other requests alone is given up in the end
+                    server.num_removals = 0
                 return answer
             except ServerError as error:
                 failures += 1
