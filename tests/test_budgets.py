@@ -29,10 +29,10 @@ BUDGETS = {
     "rollout": 6450,
     "run_folder": 490,
     "trackers": 200,
-    "weights": 3760,
+    "weights": 3790,
 }
 LIBRARIES = {"agents": 2060, "answers": 2020, "lab": 2200, "rehearsal": 1880, "sandbox": 3780}
-OTHERS = {"tests": 34130, "UserError": 312}
+OTHERS = {"tests": 34140, "UserError": 313}
 CLOSURES = {"loop": 17270, "plugin": 3460}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
