@@ -135,7 +135,7 @@ def test_a_checkpoint_has_the_state_at_its_beginning(make, folders, batches, tmp
     resume.assert_equal_to_the_bit(resume.train(fresh, batch), expected)
 
 
-@pytest.mark.parametrize("kind", ["moe", "glm4", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["moe", "glm4", "gpt_oss", "mla"])
 def test_a_reference_that_moves_is_resumed_to_the_bit(make, folders, batches, tmp_path, kind):
     fields = {"kl_in_reward": 0.1, "reference_every": 1, "model": Model(path="", dtype="bfloat16")}
     policy, batch = make(folders[kind], **fields), read_batch(batches[kind])
