@@ -31,6 +31,8 @@ class ExpertNames:
         width: the field of config.json with the intermediate size of an expert.
         bias: the tensor that is added to the router's scores to choose experts, and to nothing else; "": none.
         shared: the module of the shared experts; "": none.
+        shared_width: the field with their intermediate size; "": `width` times n_shared_experts.
+        shared_gate: the module that weights their output by σ(w · x); "": none.
     """
 
     router: str
@@ -40,6 +42,8 @@ class ExpertNames:
     width: str
     bias: str = ""
     shared: str = ""
+    shared_width: str = ""
+    shared_gate: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

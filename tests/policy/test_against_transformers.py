@@ -15,7 +15,7 @@ from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
 
-KINDS = ["moe", "dense", "tied", "one_group", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd"]
+KINDS = ["moe", "dense", "tied", "one_group", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd", "qwen3_next"]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -114,7 +114,7 @@ def test_a_step_is_adams(policies, folders, batches, kind):
         torch.testing.assert_close(step, -1e-3 * gradient[far].sign(), rtol=0.01, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["moe", "dense", "tied", "glm4", "glm4_odd"])
+@pytest.mark.parametrize("kind", ["moe", "dense", "tied", "glm4", "glm4_odd", "qwen3_next"])
 def test_the_engine_reports_the_policys_log_probs(policies, folders, kind):
     policy, engine = policies(kind), embedded.engine(folders[kind])
     with torch.no_grad():

@@ -22,6 +22,8 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_routes
@@ -33,7 +35,8 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.lora import factors_of
 
-KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
+KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
+KINDS += ("glm4", "glm4_odd", "qwen3_next")
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
 TEMPERATURE = 0.7
 CHAT_TEMPLATE = (  # w3 begins a message of the user, w4 one of the policy
@@ -79,6 +82,11 @@ def build(kind: str) -> PreTrainedModel:
         experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2}
         experts |= {"first_k_dense_replace": 0, "moe_intermediate_size": 20, "n_shared_experts": 2}
         model = Glm4MoeForCausalLM(Glm4MoeConfig(**attention, **experts, **sizes))
+    elif kind == "qwen3_next":
+        heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12}
+        experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
+        experts |= {"shared_expert_intermediate_size": 32, "linear_value_head_dim": 16}
+        model = Qwen3NextForCausalLM(Qwen3NextConfig(head_dim=32, **heads, **experts, **sizes))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}
         model = MixtralForCausalLM(MixtralConfig(**experts, **sizes))
@@ -88,6 +96,8 @@ def build(kind: str) -> PreTrainedModel:
         # Biases of mean 1 and norms of keys make all keys of a head nearly equal. The gradient of the norms is then
         # a difference of nearly equal sums: in Transformers' own float32 9e-6 from float64, and with mean 0 1.5e-6.
         mean, std = (1.0, 0.1) if "norm" in name else (0.0, 0.08)
+        if kind == "qwen3_next" and "linear_attn" not in name:  # whose other norms have the weight minus 1
+            mean = 0.0
         torch.nn.init.normal_(parameter, mean, std)
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
@@ -107,7 +117,7 @@ def save(kind: str, folder: Path) -> Path:
 
 def lora(kind: str, folder: Path) -> LoRA:
     """Returns adapters of all layers, to start from those of `save_adapter`."""
-    has_experts = kind.startswith(("mo", "mixtral", "glm4"))
+    has_experts = kind.startswith(("mo", "mixtral", "glm4", "qwen3_next"))
     return LoRA(
         rank=8,
         alpha=16.0,

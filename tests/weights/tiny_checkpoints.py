@@ -16,6 +16,8 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 from transformers.modeling_utils import PreTrainedModel
 
@@ -27,7 +29,8 @@ _SHAPE = {
     "num_attention_heads": 8,
 }
 
-KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral", "glm4_moe", "glm4_moe_odd")
+KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral")
+KINDS += ("glm4_moe", "glm4_moe_odd", "qwen3_next")
 DIVISIBLE = tuple(kind for kind in KINDS if kind != "llama_one_group")  # those with 4 key-value heads
 
 
@@ -56,6 +59,12 @@ def build(kind: str) -> PreTrainedModel:
         has = {"use_qk_norm": not is_odd, "attention_bias": not is_odd, "first_k_dense_replace": 1 - is_odd}
         sizes = {**_SHAPE, "num_key_value_heads": 4, "head_dim": 8, "num_nextn_predict_layers": 0}
         model = Glm4MoeForCausalLM(Glm4MoeConfig(**sizes, **experts, **has))
+    elif kind == "qwen3_next":
+        heads = {"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 6}
+        experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+        sizes = {**_SHAPE, "num_key_value_heads": 4, "head_dim": 8, "linear_value_head_dim": 4}
+        experts |= {"shared_expert_intermediate_size": 20, "full_attention_interval": 2}
+        model = Qwen3NextForCausalLM(Qwen3NextConfig(**sizes, **heads, **experts))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
         model = MixtralForCausalLM(MixtralConfig(**_SHAPE, **experts, num_key_value_heads=4, sliding_window=None))

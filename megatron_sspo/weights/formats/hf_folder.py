@@ -66,7 +66,7 @@ class HFFolder(ModelFolder):
         # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
         found = {name: tensor for name, tensor in found.items() if not name.endswith(".rotary_emb.inv_freq")}
         first, count = (self.config.get(name) or 0 for name in ("num_hidden_layers", MTP))
-        of_mtp = tuple(f"model.layers.{layer}." for layer in range(first, first + count))
+        of_mtp = *(f"model.layers.{layer}." for layer in range(first, first + count)), "mtp."
         found, num_tensors = {n: t for n, t in found.items() if not n.startswith(of_mtp)}, len(found)
         self.num_mtp_tensors = num_tensors - len(found)
         if self._is_fp8:
