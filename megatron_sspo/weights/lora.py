@@ -14,7 +14,7 @@ from hashlib import sha256
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.table import EvenSplit, ParameterMap, Read, Sharding
+from megatron_sspo.weights.table import EvenSplit, GatedQKV, ParameterMap, Read, Sharding
 
 PREFIX = "base_model.model."  # of PEFT's names
 _TARGETS = {
@@ -45,6 +45,8 @@ def factors_of(rows: Sequence[ParameterMap], targets: Collection[str], rank: int
     wanted = {target: [row for row in rows if _is_of(row.name, target)] for target in targets}
     if missing := [target for target, found in wanted.items() if not found]:
         raise UserError(f"lora.targets has {missing[0]!r}, and the model has no such layers: leave it out")
+    if any(isinstance(row.sharding, GatedQKV) for row in rows):
+        raise UserError("lora is set, and the model's attention has an output gate, which adapters do not support yet")
     names = {row.name for found in wanted.values() for row in found}
     return [_factors(row, rank) for row in rows if row.name in names]
 

@@ -20,7 +20,8 @@ def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     found = {kind: tiny_policy.save(kind, root / kind) for kind in tiny_policy.KINDS}
     for kind, folder in found.items():
-        tiny_policy.save_adapter(kind, folder)
+        if kind != "qwen3_next":  # whose attention takes no adapters
+            tiny_policy.save_adapter(kind, folder)
     return found
 
 

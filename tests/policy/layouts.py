@@ -217,17 +217,6 @@ def _of_glm(kind: str) -> dict[str, Layout]:
     }
 
 
-def _of_delta_nets(kind: str) -> dict[str, Layout]:
-    """Returns layouts of gated delta nets and of attention with an output gate."""
-    return {
-        kind: Layout(kind=kind, tokens=4096),
-        f"{kind} EP2": Layout(kind=kind, parallel=EP2),
-        f"{kind} TP2 SP EP2, recompute": Layout(kind=kind, parallel=TP2_SP_EP2, megatron=RECOMPUTE),
-        f"{kind} PP2 VPP2": Layout(kind=kind, parallel=PP2_VPP2),
-    }
-
-
-COVERING |= _of_delta_nets("qwen3_next")
 COVERING |= _of_glm("glm4")
 REPEATING |= _of_glm("glm4_odd")
 LAYOUTS = COVERING | REPEATING

@@ -32,8 +32,8 @@ def shares_prompts(wanted: bool | None, transformer: TransformerConfig) -> bool:
     if transformer.linear_attention_freq is not None:
         if wanted:
             raise UserError(
-                "share_prompts is true, and the model has gated delta nets, whose state after a prompt would have to be "
-                "copied to each response: leave it out"
+                "share_prompts is true, and the model has gated delta nets, whose state after a prompt would have to "
+                "be copied to each response: leave it out"
             )
         return False
     if wanted is not None:

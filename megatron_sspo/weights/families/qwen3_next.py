@@ -5,7 +5,7 @@ from typing import Any
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights import decoder
 from megatron_sspo.weights.family import Config, ExpertNames, Family, flag, number, size
-from megatron_sspo.weights.table import EvenSplit, Interleaved, ParameterMap, replicated, row_parallel
+from megatron_sspo.weights.table import Interleaved, ParameterMap, replicated, row_parallel
 
 _ATTENTION = decoder.Attention(qk_layernorm=True, default_groups=2, default_head_dim=256, output_gate=True)
 _KINDS = ("linear_attention", "full_attention")
