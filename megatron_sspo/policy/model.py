@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_size
 from megatron_sspo.policy.attention import PackedAttention, RMSNorm
-from megatron_sspo.policy.gated_delta_net import put_delta_nets
+from megatron_sspo.policy.delta_nets.gated_delta_net import put_delta_nets
 from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
