@@ -165,7 +165,7 @@ def build_chunks(
         elif share_prompts:
             _extend_attention(spec)
         if transformer.linear_attention_freq is not None:
-            put_delta_nets(spec, transformer, stage)
+            put_delta_nets(spec, transformer, stage, RMSNorm)
         with output_layer_without_apex(transformer):
             chunks.append(
                 GPTModel(

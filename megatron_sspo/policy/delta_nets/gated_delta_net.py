@@ -20,8 +20,6 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint, sharded_state_dict_default
 
-from megatron_sspo.policy.attention import RMSNorm
-
 try:
     from fla.modules.convolution import causal_conv1d  # pyright: ignore[reportMissingImports]
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # pyright: ignore[reportMissingImports]
@@ -31,13 +29,13 @@ except ImportError:
 _chunked: Any = getattr(stock, "common", stock).torch_chunk_gated_delta_rule  # of releases from 0.19 on, and before
 
 
-def put_delta_nets(spec: Any, transformer: Any, stage: int | None) -> None:
+def put_delta_nets(spec: Any, transformer: Any, stage: int | None, norm: type) -> None:
     """Puts gated delta nets in place of attention into the layers of this pipeline stage that have one."""
     first = get_transformer_layer_offset(transformer, vp_stage=stage)
     spec.layer_specs = list(map(copy.deepcopy, spec.layer_specs))  # layers that are alike are one object
     for number, layer in enumerate(spec.layer_specs, first):
         if transformer.linear_attention_freq[number]:
-            layer.submodules.input_layernorm = RMSNorm  # Transformer Engine's spec fuses it into linear_qkv
+            layer.submodules.input_layernorm = norm  # Transformer Engine's spec fuses it into linear_qkv
             layer.submodules.self_attention = ModuleSpec(module=GatedDeltaNet)
 
 
