@@ -18,8 +18,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as attend
 
 from megatron_sspo.batching.row import Section, pieces_of
-from megatron_sspo.policy import attention
-from megatron_sspo.policy.attention import PackedAttention
+from megatron_sspo.policy.layers import attention
+from megatron_sspo.policy.layers.attention import PackedAttention
 from megatron_sspo.policy.shared_prompts.packed import SharedSeqParams
 
 HEADS = ((4, 16), (4, 32), (9, 64), (32, 128))

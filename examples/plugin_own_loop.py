@@ -21,7 +21,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import TransformerConfig
 
-from megatron_sspo.policy.attention import PackedAttention  # Transformer Engine's attention supports packing as well
+from megatron_sspo.policy.layers.attention import PackedAttention  # Transformer Engine's supports packing as well
 
 VOCAB_SIZE = 96
 

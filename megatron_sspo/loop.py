@@ -6,7 +6,7 @@ from pathlib import Path
 from megatron_sspo.batching.holders import with_engine_as_old
 from megatron_sspo.job.job import Job
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.rollout.advantages import with_advantages
+from megatron_sspo.rollout.advantages import with_advantages, without_truncated
 from megatron_sspo.run import Run
 from megatron_sspo.types import RolloutGroup
 
@@ -51,11 +51,15 @@ def train(run: Run, *, resume: Path | None = None, profile: range = range(0), ro
 
 
 def batches_of(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list[list[RolloutGroup]]:
-    """Splits a cycle's groups into one batch per update, with advantages and the log-probs of π_old and π_ref."""
+    """Splits a cycle's groups into one batch per update, with advantages and the log-probs that updates need."""
     groups = with_advantages(groups, run.advantage)
+    if run.rollouts.mask_truncated:
+        groups = without_truncated(groups)
     batches = policy.scatter([groups[i :: run.updates_per_sync] for i in range(run.updates_per_sync)])
     if run.needs_reference:
         batches = policy.reference_log_probs(batches)
+    if run.teacher:
+        batches = policy.teacher_log_probs(batches)
     if run.old_policy == "rollout":
         return [*map(with_engine_as_old, batches)]
     first, *later = batches

@@ -106,6 +106,12 @@ class Rollouts:
     # trains; k × updates_per_sync generates k cycles ahead, while the trainer works
     max_staleness: Amount = 0
     refills: Amount = 0  # how often groups whose rewards are all equal are replaced by groups of new prompts
+    # with refills, groups with a smaller mean of the reward's part "answer" are replaced too
+    min_pass_rate: Share = 0.0
+    max_pass_rate: Share = 1.0  # and groups with a larger one
+    # whether responses that were cut off at sampling.max_tokens get the advantage 0; they count in their group's
+    # baseline, in the average of the objective and in penalties
+    mask_truncated: bool = False
     # prompts started per prompt needed; the slowest are cancelled, and started again in a later cycle
     oversampling: AtLeastOne = 1.0
     overlong_buffer: Amount = 0  # a penalty grows over the last overlong_buffer tokens of max_tokens; 0: no penalty
@@ -148,6 +154,19 @@ class LoRA:
     # the layers with adapters; the model's other weights stay as they are
     targets: Annotated[tuple[Literal["attention", "mlp", "experts"], ...], AsTuple] = ("attention",)
     path: FilePath | None = None  # a PEFT folder to start from; None: adapters that add nothing at first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """On-policy distillation: Â_it becomes reward_weight · Â_it + coef · (log p_teacher(y_it) − log π_old(y_it)).
+
+    Both log-probs are those of `rollouts.sampling.temperature`. Averaged over responses, the second term's gradient is
+    that of the reverse KL, KL(π_θ ‖ p_teacher), to the next token.
+    """
+
+    path: FilePath  # a Hugging Face folder with the model's vocabulary; the ranks hold it in the run's layout and dtype
+    coef: Positive = 1.0  # of the teacher's term
+    reward_weight: NotNegative = 1.0  # of the reward's advantage; 0: from the teacher alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +241,7 @@ class Run:
     advantage: Plugin = "group_relative"
     objective: CheckedObjective = field(default_factory=sspo)  # what is maximized
     penalties: Penalties = field(default_factory=Penalties)  # KL and entropy terms of the loss
+    teacher: Teacher | None = None  # a model to distil from, on the policy's own responses; None: the reward alone
     # π_old: "trainer" computes its log-probs before the updates of a cycle; "rollout" takes the engine's log-probs,
     # which saves that pass, and ρ then contains the mismatch and the staleness
     old_policy: Literal["trainer", "rollout"] = "trainer"
@@ -313,6 +333,21 @@ def _contradictions_of_rollouts(run: Run, rollouts: Rollouts) -> Iterator[str]:
             f"rollouts.max_staleness is {rollouts.max_staleness} and updates_per_sync {run.updates_per_sync}: a cycle "
             f"that is begun early lags behind by {run.updates_per_sync}, so set it to 0 or to that at least"
         )
+    if rollouts.refills and run.teacher:
+        yield (
+            f"rollouts.refills is {rollouts.refills}, which replaces groups of equal rewards, and teacher gives them a "
+            "gradient: set rollouts.refills to 0"
+        )
+    if rollouts.mask_truncated and run.teacher:
+        yield (
+            "rollouts.mask_truncated is true, and teacher gives tokens of truncated responses an advantage: leave out "
+            "one of them"
+        )
+    if rollouts.min_pass_rate > rollouts.max_pass_rate:
+        yield (
+            f"rollouts.min_pass_rate is {rollouts.min_pass_rate}, more than rollouts.max_pass_rate="
+            f"{rollouts.max_pass_rate}: no group is between them, so lower it"
+        )
     if rollouts.overlong_buffer > sampling.max_tokens:
         yield (
             f"rollouts.overlong_buffer is {rollouts.overlong_buffer}, more than rollouts.sampling.max_tokens="
@@ -358,6 +393,8 @@ def _contradictions_of_agent(run: Run, rollouts: Rollouts) -> Iterator[str]:
             f"penalties is {run.penalties} {agent}: penalties are sums over sequences, of which an episode may have "
             "several, so leave them out"
         )
+    if run.teacher and rollouts.endpoint.max_branches > 1:
+        yield f"teacher is set {agent}: it scores single sequences, so set rollouts.endpoint.max_branches to 1"
     if rollouts.endpoint.max_branches > 1 and not isinstance(average_of(run.objective), OverSequences):
         yield (
             f"the objective's average is {average_of(run.objective)} {agent}: only a mean over sequences counts an "
@@ -401,11 +438,11 @@ def _contradictions_of_log_probs(run: Run) -> Iterator[str]:
         "old_policy is 'rollout'": run.old_policy == "rollout",
         "the objective needs rollout_log_probs": "rollout_log_probs" in needs_of(run.objective),
     }
-    if run.rollouts.sampling.top_p < 1 and any(users.values()):
+    if (cut_off := run.rollouts.sampling.cut_off) and any(users.values()):
         yield (
-            f"rollouts.sampling.top_p is {run.rollouts.sampling.top_p} and {next(filter(users.get, users))}: the "
-            "engine's distribution is cut off there and the trainer's is not, so their ratio is no mismatch; set top_p "
-            "to 1, or compare nothing with the engine"
+            f"rollouts.sampling.{cut_off} and {next(filter(users.get, users))}: the engine's distribution is cut off "
+            "there and the trainer's is not, so their ratio is no mismatch; set top_p to 1, top_k to 0 and min_p to 0, "
+            "or compare nothing with the engine"
         )
 
 

@@ -9,12 +9,26 @@ import numpy as np
 
 from megatron_sspo.arrays.convert import freeze, log_prob_array, number_array, route_array, token_array
 from megatron_sspo.arrays.equality import EqualByArrays
-from megatron_sspo.config.kinds import AsTuple, Count, Finite, Line, NotNegative, Positive, Probability, StopString
+from megatron_sspo.config.kinds import (
+    Amount,
+    AsTuple,
+    Count,
+    Finite,
+    Line,
+    NotNegative,
+    Positive,
+    Probability,
+    Share,
+    StopString,
+)
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective.rounding import ROUNDING, are_equal
 
 FinishReason = Literal["stop", "length"]
-TOKEN_VALUES = ("rollout_log_probs", "old_log_probs", "reference_log_probs", "old_entropy", "token_advantages")
+TOKEN_VALUES = (
+    *("rollout_log_probs", "old_log_probs", "reference_log_probs", "teacher_log_probs"),
+    *("old_entropy", "token_advantages"),
+)
 """The fields of `Rollout` with one number for each token."""
 
 
@@ -57,6 +71,7 @@ class Rollout(EqualByArrays):
     old_log_probs: np.ndarray | None = None  # [n] float32: the trainer's, at the last sync; None where ρ = 1
     old_entropy: np.ndarray | None = None  # [n] float32: of π_old, where the objective needs it and π_old is not π_θ
     reference_log_probs: np.ndarray | None = None  # [n] float32: under the policy that the run started from
+    teacher_log_probs: np.ndarray | None = None  # [n] float32: under the teacher, if the run has one
     # [tokens · layers · topk] uint8, or uint16 for more than 256 experts: the experts of the prompt's and response's
     # tokens (`batching/routes.py`), for routing replay
     routes: np.ndarray | None = None
@@ -196,7 +211,15 @@ class Sampling:
     max_tokens: Count = 512
     temperature: NotNegative = 1.0  # of the softmax; log-probs are those of this temperature
     top_p: Probability = 1.0  # tokens are drawn from the likeliest that have this probability together
+    top_k: Amount = 0  # tokens are drawn from so many likeliest ones; 0: from all
+    min_p: Share = 0.0  # tokens are drawn from those with at least this share of the likeliest one's probability
     stop: Annotated[tuple[StopString, ...], AsTuple] = ()  # strings that end a response; the response keeps the string
+
+    @property
+    def cut_off(self) -> str:
+        """The settings that leave tokens out of the distribution: "top_p is 0.9 and top_k is 20"; "" without any."""
+        whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+        return " and ".join(f"{name} is {value}" for name in whole if (value := getattr(self, name)) != whole[name])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,37 +3,37 @@
 from tests.proof import closures, sizes
 
 BUDGETS = {
-    "(root)": 1020,
+    "(root)": 1080,
     "agent": 50,
     "arrays": 140,
     "batching": 960,
     "checkpoint": 960,
     "cli": 740,
     "config": 860,
-    "data": 1690,
+    "data": 1800,
     "environment": 390,
     "evaluation": 800,
     "files": 400,
     "integrations": 440,
-    "job": 1070,
+    "job": 1080,
     "launch": 600,
     "lora": 350,
-    "memory": 630,
-    "objective": 2000,
+    "memory": 660,
+    "objective": 2250,
     "plots": 90,
-    "policy": 4330,
-    "preflight": 590,
+    "policy": 4650,
+    "preflight": 610,
     "processes": 960,
     "project": 350,
-    "reward": 660,
-    "rollout": 6280,
-    "run_folder": 500,
+    "reward": 1230,
+    "rollout": 6340,
+    "run_folder": 510,
     "trackers": 200,
-    "weights": 3370,
+    "weights": 3870,
 }
-LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2240, "rehearsal": 1900, "sandbox": 3800}
-OTHERS = {"tests": 33840, "UserError": 293}
-CLOSURES = {"loop": 16520, "plugin": 3470}
+LIBRARIES = {"agents": 2100, "answers": 2020, "lab": 2250, "rehearsal": 1900, "sandbox": 3800}
+OTHERS = {"tests": 34820, "UserError": 317}
+CLOSURES = {"loop": 17340, "plugin": 3540}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

@@ -63,7 +63,7 @@ def outside(*places: str) -> list[Path]:
     [
         ("megatron", ("policy", "checkpoint", "lora")),
         ("nemo_run", ("launch",)),
-        ("aiohttp", ("rollout/servers/client.py",)),
+        ("aiohttp", ("rollout/servers/client.py", "reward/service.py")),
         ("trl", ("integrations/trl.py",)),
         ("verl", ("integrations/verl.py",)),
     ],

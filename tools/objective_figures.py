@@ -24,6 +24,7 @@ PAGES = {
     **{
         name: (name,) for name in ("rloo", "scopic", "pspo", "ce_gppo", "cispo", "aspo", "spo", "drpo", "opsm", "vespo")
     },
+    **{name: (name,) for name in ("topr", "dgpo", "maspo", "ipo")},
     "dppo": ("dppo_tv", "dppo_kl"),
     "pessimistic": ("pessimistic",),
 }

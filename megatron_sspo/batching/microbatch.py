@@ -38,6 +38,7 @@ class Microbatch:
     old_log_probs: torch.Tensor | None  # [R] float32; None if the policy has not changed since the rollout: ρ = 1
     old_entropy: torch.Tensor | None  # [R] float32; None if the objective does not need it, or ρ = 1
     reference_log_probs: torch.Tensor | None  # [R] float32; None if neither a penalty nor the objective needs it
+    teacher_log_probs: torch.Tensor | None  # [R] float32; None without a teacher
     uses: torch.Tensor  # [T/C] int32: the number of sequences that a token is part of; 0 for padding
     spans: tuple[tuple[Span, ...], ...]  # of each sequence, in the whole row; a shared prompt is in several
     pieces: Pieces | None = None  # what this rank's tokens attend to; None: each section attends to itself alone
@@ -68,8 +69,8 @@ def make_microbatch(
     """Packs sequences. Without sequences the microbatch is all padding, so that the ranks stay in lockstep.
 
     Args:
-        sequences: prompts and rollouts; all or none have old log-probs, old entropies, reference log-probs and
-            advantages per token.
+        sequences: prompts and rollouts; all or none have old log-probs, old entropies, log-probs of the reference
+            and the teacher, and advantages per token.
         sharing: the numbers of neighbours that share a prompt; None: every sequence has its own.
         tensor_shards: number of equal parts into which sequence parallelism cuts a rank's tokens.
         context_rank: the rank among `context_size` context-parallel ranks whose share is returned.
@@ -118,6 +119,7 @@ def make_microbatch(
         old_log_probs=_concatenate_attribute(rollouts, masks, "old_log_probs"),
         old_entropy=_concatenate_attribute(rollouts, masks, "old_entropy"),
         reference_log_probs=_concatenate_attribute(rollouts, masks, "reference_log_probs"),
+        teacher_log_probs=_concatenate_attribute(rollouts, masks, "teacher_log_probs"),
         uses=share(row.uses),
         spans=plan.spans,
         pieces=pieces_of(plan.sections, context_rank, context_size) if max(sharing, default=1) > 1 else None,

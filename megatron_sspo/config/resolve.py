@@ -122,7 +122,7 @@ def _shares_options(check: Callable[..., Any], names: Mapping[str, Any]) -> bool
 def check_members(value: Any, interface: type, what: str) -> None:
     """Checks that the object that a user's own function built has the members of its interface, a protocol.
 
-    No method may be async or have a yield, because a call would not run it.
+    No method may be async, unless it is in the interface, or have a yield, because a call would not run it.
     """
     methods = [name for name, part in vars(interface).items() if inspect.isfunction(part) and name[0] != "_"]
     names = [*interface.__annotations__, *methods]
@@ -132,7 +132,8 @@ def check_members(value: Any, interface: type, what: str) -> None:
             f"object with {', '.join(names)}"
         )
     run_later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction)
-    if later := [name for name in methods if any(is_kind(getattr(value, name)) for is_kind in run_later)]:
+    plain = [name for name in methods if not inspect.iscoroutinefunction(getattr(interface, name))]
+    if later := [name for name in plain if any(is_kind(getattr(value, name)) for is_kind in run_later)]:
         raise UserError(f"{what} has the method {later[0]}, which is async or has a yield: let it be a plain function")
 
 

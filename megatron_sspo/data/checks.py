@@ -34,6 +34,14 @@ def find_checks(record: Mapping[str, Any]) -> dict[str, tuple[tuple[str, ...], A
     return {"cases": (names, [case for some in cases for case in some])} if cases and all(cases) else {}
 
 
+def read_checks_of(kind: str, value: Any) -> Any:
+    """Returns the "tests" or "cases" of a column that a user names, which may be JSON text; nothing if it has none."""
+    if kind == "cases":
+        return _read_cases(decode_json(value))
+    value = decode_json(value)
+    return value if isinstance(value, str) or _is_texts(value) else []
+
+
 def _read_cases(value: Any) -> list[dict[str, str]]:
     """Returns the cases of {"inputs": [...], "outputs": [...]} or [{"input": ..., "output": ...}], or []."""
     pairs: list[tuple[Any, Any]] = []

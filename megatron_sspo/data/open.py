@@ -1,6 +1,7 @@
 """Loads the rows of a source, and opens the prompts of a run's configuration."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from megatron_sspo.config.naming import describe_value
@@ -42,8 +43,8 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
     """Returns all rows of a source, and the rows that the source itself dropped.
 
     Args:
-        source: a path that ends in .jsonl or .parquet, the name of a module of `data/sources` (math-500 is math_500),
-            or package.module:attribute.
+        source: a path or pattern that ends in .jsonl or .parquet, a folder of such files, with a "/" in its path, the
+            name of a module of `data/sources` (math-500 is math_500), or package.module:attribute.
         options: keyword arguments of the source's `rows`.
 
     Raises:
@@ -51,14 +52,16 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
     """
     what = f"the source {source!r}"
     for suffix in ("jsonl", "parquet"):
-        if source.endswith(f".{suffix}"):
+        is_folder = "/" in source and ":" not in source and next(Path(source).rglob(f"*.{suffix}"), None) is not None
+        if source.endswith(f".{suffix}") or is_folder:
             source, options = suffix, {**options, "path": source}
             break
     name = source if ":" in source else source.replace("-", "_")
     if ":" not in name and not name.isidentifier():
         raise UserError(
-            f"{what} is neither the name of a set nor a file that ends in .jsonl or .parquet: for a set of the Hugging "
-            "Face hub or a folder, set source to 'huggingface' and its option name; convert a file of another form"
+            f"{what} is neither the name of a set nor a file that ends in .jsonl or .parquet, nor a folder/ of these: "
+            "for a set of the Hugging Face hub or a folder of other files, set source to 'huggingface' and its option "
+            "name; convert a file of another form"
         )
     rows = call_with_options(resolve("data/sources", name, "rows"), options, what)
     if not isinstance(rows, Iterable):

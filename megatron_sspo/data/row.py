@@ -2,20 +2,21 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from megatron_sspo.config.kinds import Amount
 from megatron_sspo.config.naming import describe_value
-from megatron_sspo.data.checks import CHECKS, find_checks
+from megatron_sspo.data.checks import CHECKS, find_checks, read_checks_of
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import decode_json
 
 _MAX_NAMES = 20  # of a record's fields, in an error message
-_TOOLS, _METADATA = "tools", "metadata"
+_TOOLS, _METADATA, _ACCEPTED = "tools", "metadata", "accepted_answers"
+_BAD = "is a bad record"
 _MISSING = object()
 
 
@@ -47,7 +48,10 @@ class Dropped:
 
 def count_dropped(dropped: Iterable[Dropped]) -> str:
     """Counts dropped rows by reason, on one line: "17: repeats an evaluation question, 3: ..."."""
-    return ", ".join(f"{count:,}: {reason}" for reason, count in Counter(row.reason for row in dropped).items())
+    first: dict[str, Dropped] = {}
+    counts = Counter(first.setdefault(row.reason, row).reason for row in dropped)
+    shown = {reason: f"{reason} (the first: {first[reason].detail})" if reason == _BAD else reason for reason in first}
+    return ", ".join(f"{count:,}: {shown[reason]}" for reason, count in counts.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,46 +60,57 @@ class Record:
 
     id: str  # id of the future row
     place: str  # file and line, for error messages
-    values: Any  # a mapping, if the file is well-formed
+    values: Any  # a mapping, if the file is well-formed; the error, if the record cannot be read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fields:
-    """The names of the fields of a file that make a `Row`. A dot selects a field of a nested record."""
+    """The names of the fields of a file that make a `Row`, and which records do. A dot selects a nested field."""
 
-    question: str  # text, or a list of chat messages
-    answer: str  # text, a number or a boolean; "": the file has none
+    question: str = "question"  # text, or a list of chat messages
+    answer: str = "answer"  # text, a number, a boolean, or a list of those that are accepted; "": the file has none
     demonstration: str = ""  # a worked response; "": the file has none
     answer_after: str = ""  # mark before the gold answer ("####" in GSM8K), last occurrence; "" takes the whole field
+    tests: str = ""  # Python that checks a program, a text or a list; "": a column that `find_checks` knows
+    cases: str = ""  # inputs and outputs of a program, in a form that `find_checks` knows; "": a column that it knows
+    where: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # field -> its value, or a list of values; others are no rows
+    bad_rows: Amount = 0  # the largest number of bad records that are left out; one more is an error
 
 
 def row_from_record(found: Record, fields: Fields) -> Row:
     """Converts a record of a file to a `Row`: the one place that decides what its columns become.
 
     The columns that `fields` names, and `tools`, are fields of the row. All others are metadata. Checks of a program
-    that `find_checks` finds are added to the metadata as `tests` or `cases`. A row with checks needs no answer.
+    that `fields` names, or `find_checks` finds, are added to the metadata as `tests` or `cases`. A row with checks
+    needs no answer. Of a list of accepted answers, `answer` is the first, and the metadata have all of them as
+    `accepted_answers`.
 
     Raises:
         UserError: the record lacks a field, or its gold answer is of the wrong type or empty; `check_row` checks the
             other fields.
     """
-    record, place = found.values, found.place
-    if not isinstance(record, Mapping):
-        raise UserError(f"{place}: a record must be an object with named fields, not {describe_value(record)}")
-    checks = find_checks(record)
+    record, place = checked_values(found), found.place
+    named = {kind: column for kind in CHECKS if (column := getattr(fields, kind))}
+    checks = {kind: _named_checks(record, column, kind, place) for kind, column in named.items()} or find_checks(record)
     has_checks = bool(checks) or any(record.get(name) for name in CHECKS)
     needs_answer = fields.answer and not (has_checks and _find(record, fields.answer) in (None, "", _MISSING))
     answer_field = fields.answer if needs_answer else ""
     tools = decode_json(record.get(_TOOLS)) or ()
+    answers = _answers(record, fields, place) if needs_answer else [""]
     return Row(
         id=found.id,
         question=_question(_look_up(record, fields.question, "question", place)),
-        answer=_answer(record, fields, place) if needs_answer else "",
+        answer=answers[0],
         demonstration=_look_up(record, fields.demonstration, "demonstration", place) if fields.demonstration else "",
         tools=tuple(tools) if isinstance(tools, list) else tools,
         metadata={
-            **_without(record, (fields.question, fields.answer, fields.demonstration, _TOOLS)),
+            **_without(
+                record, (fields.question, fields.answer, fields.demonstration, *named.values(), _TOOLS, _ACCEPTED)
+            ),
             **{name: values for name, (_, values) in checks.items()},
+            **({_ACCEPTED: answers} if len(answers) > 1 else {}),
         },
         columns=_columns(
             tuple(record),
@@ -105,21 +120,50 @@ def row_from_record(found: Record, fields: Fields) -> Row:
     )
 
 
-def rows_of_file(records: Callable[[Path], Iterable[Record]]) -> Callable[..., list[Row]]:
-    """Makes the source of a kind of file from the function that reads it."""
+def rows_from_records(records: Iterable[Record], fields: Fields) -> list[Row | Dropped]:
+    """Converts the records that `fields.where` selects, with a `Dropped` for each bad one.
 
-    def rows(
-        path: str | Path,
-        question: str = "question",
-        answer: str = "answer",
-        demonstration: str = "",
-        answer_after: str = "",
-    ) -> list[Row]:
-        """Reads a file; every field that is not named goes into the metadata. The options are those of `Fields`."""
-        fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
-        return [row_from_record(record, fields) for record in records(Path(path))]
+    Raises:
+        UserError: there are more bad records than `fields.bad_rows`.
+    """
+    found: list[Row | Dropped] = []
+    bad: list[str] = []
+    for record in records:
+        try:
+            if not _is_selected(record, fields.where):
+                continue
+            row = row_from_record(record, fields)
+            check_row(row, record.place)
+            found.append(row)
+        except UserError as error:
+            bad.append(str(error))
+            if len(bad) > fields.bad_rows:
+                more = f"{len(bad)} records are bad, and bad_rows is {fields.bad_rows}; the first: " * (len(bad) > 1)
+                raise UserError(f"{more}{bad[0]}") from error
+            found.append(Dropped(id=record.id, reason=_BAD, detail=bad[-1]))
+    return found
 
-    return rows
+
+def checked_values(record: Record) -> Mapping[str, Any]:
+    """Returns the fields of a record. Raises UserError if it could not be read, or has no named fields."""
+    if isinstance(record.values, UserError):
+        raise record.values
+    if not isinstance(record.values, Mapping):
+        raise UserError(
+            f"{record.place}: a record must be an object with named fields, not {describe_value(record.values)}"
+        )
+    return record.values
+
+
+def _is_selected(record: Record, where: Mapping[str, Any]) -> bool:
+    wanted = {name: values if isinstance(values, list) else [values] for name, values in where.items()}
+    return all(_look_up(checked_values(record), name, "where", record.place) in wanted[name] for name in wanted)
+
+
+def _named_checks(record: Mapping[str, Any], column: str, kind: str, place: str) -> tuple[tuple[str, ...], Any]:
+    if not (found := read_checks_of(kind, _look_up(record, column, kind, place))):
+        raise UserError(f"{place}, field {column!r}: it has no {kind} of a known form, which docs/sandbox.md lists")
+    return (column,), found
 
 
 @cache
@@ -218,8 +262,13 @@ def _with_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**message, "content": "".join(texts)} if texts and len(texts) == len(parts) else message
 
 
-def _answer(record: Mapping[str, Any], fields: Fields, place: str) -> str:
-    answer = _look_up(record, fields.answer, "answer", place)
+def _answers(record: Mapping[str, Any], fields: Fields, place: str) -> list[str]:
+    """Returns the gold answer, or each of a list of accepted answers."""
+    found = _look_up(record, fields.answer, "answer", place)
+    return [_answer(one, fields, place) for one in (found if isinstance(found, list) and found else [found])]
+
+
+def _answer(answer: Any, fields: Fields, place: str) -> str:
     where = f"{place}, field {fields.answer!r}"
     if not (text := _text_of_scalar(answer).strip()):
         raise UserError(

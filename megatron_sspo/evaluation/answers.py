@@ -70,8 +70,9 @@ def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> di
 
     Greedy answers give `pass@1`; k sampled answers give `avg@k` and `pass@j` for j = 2, 4, 8, ... and k. Each of these
     also has `/low` and `/high`, the ends of its 95 % interval over prompts (`estimate`). Greedy answers further give
-    `format_rate`, the mean `reward`, the means of the reward's other parts, `response_tokens`, `turns` if any response
-    has several, and the share that was `truncated`. A reward without the part "answer" has no pass@1, avg@k or pass@j.
+    `format_rate`, the mean `reward`, the means of the reward's other parts over the answers that have them,
+    `response_tokens`, `turns` if any response has several, and the share that was `truncated`. A reward without the
+    part "answer" has no pass@1, avg@k or pass@j; if only some answers have it, the others are not right.
     A part that is named `title`, as one of these metrics or with an @ is found as `reward/NAME`.
     """
     first = [answers.answers[0] for answers in greedy]
@@ -82,7 +83,7 @@ def compute_metrics(greedy: Sequence[Answers], sampled: Sequence[Answers]) -> di
         if sampled:
             found |= _sampled_metrics(sampled)
     for part in parts:
-        values = [answer.reward.get(part, 0.0) for answer in first]
+        values = [answer.reward[part] for answer in first if part in answer.reward]
         if part == "format":
             found["format_rate"] = _mean([value == 1.0 for value in values])
         elif part != "answer":

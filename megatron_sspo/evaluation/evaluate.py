@@ -56,7 +56,7 @@ class SetEvaluation:
         self._engine, self._reward, self._prompts = engine, reward, prompts
         self._seed, self._environment = seed, environment
         self._sampling: dict[Kind, Sampling] = {
-            "greedy": replace(sampling, temperature=0.0, top_p=1.0),
+            "greedy": replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0),
             "sampled": sampling,
         }
         self._sizes: dict[Kind, int] = {"greedy": 1, "sampled": samples}

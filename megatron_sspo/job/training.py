@@ -9,7 +9,14 @@ import torch
 import torch.distributed as dist
 
 from megatron_sspo.batching.holders import outline
-from megatron_sspo.checkpoint.state import INITIAL_WEIGHTS, LOOP_STATE, State, list_checkpoints, read_checkpoint
+from megatron_sspo.checkpoint.state import (
+    INITIAL_WEIGHTS,
+    LOOP_STATE,
+    TEACHER_WEIGHTS,
+    State,
+    list_checkpoints,
+    read_checkpoint,
+)
 from megatron_sspo.checkpoint.writer import CheckpointWriter
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import os_errors_as_user_errors
@@ -51,6 +58,7 @@ class Training:
         self.state = State()
         self.policy = Policy(run, weights, device)
         self._initial_weights = agree.run_on_rank_0(self.policy.folder.fingerprint)
+        self._teacher_weights = agree.run_on_rank_0(self.policy.teacher_fingerprint)
         self.checkpoints = CheckpointWriter(
             checkpoints,
             config_to_json(run),
@@ -68,14 +76,17 @@ class Training:
         (self.policy.load_resharded if is_other_layout else self.policy.load)(checkpoint / "trainer")
         self._initial_weights = extra.get(INITIAL_WEIGHTS) or self._initial_weights
         self.state.batches = self.policy.scatter(self.state.batches)
-        if self._run.needs_reference and agree.run_on_rank_0(self._lacks_reference):
+        if self._run.needs_reference and agree.run_on_rank_0(lambda: self._lacks("reference_log_probs")):
             self.state.batches = self.policy.reference_log_probs(self.state.batches)
+        if self._run.teacher and agree.run_on_rank_0(lambda: self._lacks("teacher_log_probs")):
+            self.state.batches = self.policy.teacher_log_probs(self.state.batches)
         self.checkpoints.newest = self.state.update
         return extra
 
     def save(self, states: Mapping[str, Any]) -> None:
         """Saves a checkpoint, with the states of other parts by the names of `LOOP_STATE`."""
-        self.checkpoints.save(self.policy.begin_save, self.state, {**states, INITIAL_WEIGHTS: self._initial_weights})
+        weights = {INITIAL_WEIGHTS: self._initial_weights, TEACHER_WEIGHTS: self._teacher_weights}
+        self.checkpoints.save(self.policy.begin_save, self.state, {**states, **weights})
 
     @property
     def is_saved(self) -> bool:
@@ -110,10 +121,10 @@ class Training:
         with transformers_errors_as_user_errors(source / "config.json"), os_errors_as_user_errors(destination):
             write_random_weights(source, destination, self._run.seed)
 
-    def _lacks_reference(self) -> bool:
-        """Returns whether the cycle was begun by a run that did not need log π_ref."""
+    def _lacks(self, name: str) -> bool:
+        """Returns whether the cycle was begun by a run that did not need these log-probs."""
         rollouts = [rollout for batch in self.state.batches for rollout in rollouts_of(batch)]
-        return any(rollout.reference_log_probs is None for rollout in rollouts)
+        return any(getattr(rollout, name) is None for rollout in rollouts)
 
     def _read_state(self, checkpoint: Path) -> dict[str, Any]:
         """Reads the state on rank 0; the other ranks get it with outlines of the batches. Returns the extra state."""

@@ -6,7 +6,7 @@ from typing import Any
 from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, host_memory, server_memory
 from megatron_sspo.run import Run
 
-_COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits", "engine", "allowance")
+_COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits", "engine", "teacher", "allowance")
 
 
 def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:

@@ -1,9 +1,9 @@
 """The memory that a microbatch keeps for its backward pass, layer by layer.
 
 The terms are what autograd saves in the layers of `policy/model.py`, with Megatron's local layer spec and the modules
-of `policy/attention.py`, as listed by `torch.autograd.graph.saved_tensors_hooks`. Transformer Engine's norms keep their
-input and one number per row, while torch's keep two copies in float32. Transformer Engine's other layers are assumed to
-keep the same as the local ones, which has not been measured.
+of `policy/layers/attention.py`, as listed by `torch.autograd.graph.saved_tensors_hooks`. Transformer Engine's norms
+keep their input and one number per row, while torch's keep two copies in float32. Transformer Engine's other layers are
+assumed to keep the same as the local ones, which has not been measured.
 """
 
 from collections.abc import Mapping
@@ -29,6 +29,8 @@ class Sizes:
         mask_columns: tokens for each of which a mask says whether a rank's token attends to it, as a mean over the
             rank's tokens; 0 where there are no masks, with neither context parallelism nor shared prompts.
         heads, groups: numbers of query heads and of key-value heads; query_width, kv_width: × head_dim.
+        pair_width: width of keys and values together, which differ with latent attention.
+        latents: width of the latents of queries, keys and values; 0 without latent attention.
         experts, chosen: numbers of experts and of experts per token; 0 in a dense layer.
         ffn_width: width of the MLP or of an expert; shared_width: that of the experts which every token passes.
         has_sigmoid: whether a sigmoid chooses the experts, and not a softmax.
@@ -42,6 +44,8 @@ class Sizes:
     hidden: int
     query_width: int
     kv_width: int
+    pair_width: int
+    latents: int
     heads: int
     groups: int
     head_dim: int
@@ -74,6 +78,8 @@ def sizes(
     rows = -(-inner_rows // tensor) if parallel.sequence else inner_rows
     heads = -(-architecture["num_attention_heads"] // tensor)
     groups = -(-architecture["num_query_groups"] // tensor)
+    is_latent = architecture.get("multi_latent_attention")
+    key_dim = architecture["qk_head_dim"] + architecture["qk_pos_emb_head_dim"] if is_latent else head_dim
     experts, chosen = architecture.get("num_moe_experts") or 0, architecture.get("moe_router_topk", 0)
     width = architecture["moe_ffn_hidden_size"] if experts else architecture["ffn_hidden_size"]
     return Sizes(
@@ -84,6 +90,8 @@ def sizes(
         hidden=architecture["hidden_size"],
         query_width=heads * head_dim,
         kv_width=groups * head_dim,
+        pair_width=groups * (key_dim + head_dim),
+        latents=architecture["kv_lora_rank"] + (architecture["q_lora_rank"] or 0) if is_latent else 0,
         heads=heads,
         groups=groups,
         head_dim=head_dim,
@@ -93,7 +101,7 @@ def sizes(
         expert_rows=rows * chosen * parallel.expert_tensor,
         shared_width=-(-(experts and architecture.get("moe_shared_expert_intermediate_size", 0)) // tensor),
         has_sigmoid=architecture.get("moe_router_score_function") == "sigmoid",
-        has_qk_norm=bool(architecture.get("qk_layernorm")),
+        has_qk_norm=bool(architecture.get("qk_layernorm") and not is_latent),
     )
 
 
@@ -110,10 +118,12 @@ def layer_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
         kept += norm_bytes(s.inner_rows, s.query_width + s.kv_width, s.heads + s.groups, itemsize, use_te=use_te)
         if itemsize == 4 and not use_te:  # the key's norm then keeps query and value too, as parts of one tensor
             kept += s.inner_rows * 4 * (s.query_width + s.kv_width)
-    # q, k, v, the output, the softmax normalizers
-    kept += s.inner_rows * (itemsize * 2 * (s.query_width + s.kv_width) + 4 * s.heads)
+    if s.latents:  # their norms, and the inputs of the layers after these
+        kept += norm_bytes(s.rows, s.latents, 2, itemsize, use_te=use_te) + itemsize * s.rows * s.latents
+    # q, k, v, the output, the softmax normalizers; a query has the width of a key, and an output that of a value
+    kept += s.inner_rows * (itemsize * (s.heads + s.groups) * (s.pair_width // s.groups) + 4 * s.heads)
     if not use_te:  # the other keys and values, and the masks
-        kept += (s.key_rows - s.inner_rows) * itemsize * 2 * s.kv_width + s.inner_rows * itemsize * s.mask_columns
+        kept += (s.key_rows - s.inner_rows) * itemsize * s.pair_width + s.inner_rows * itemsize * s.mask_columns
     return kept + (_experts(s, itemsize) if s.experts else _mlp(s, itemsize))
 
 

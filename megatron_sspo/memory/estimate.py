@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from megatron_sspo.memory import activations
@@ -17,6 +18,7 @@ from megatron_sspo.memory.parameters import (
 )
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights.family import load_family
+from megatron_sspo.weights.formats.open_folder import read_config_of
 from megatron_sspo.weights.fp8 import quantized_names
 from megatron_sspo.weights.lora import factor_rows
 
@@ -38,6 +40,8 @@ class MemoryEstimate:
         logits: the head's blocks and tiles, never all logits at once. The head and a layer are not computed at the same
             time, so only the larger of `layer` and `logits` counts.
         engine: weights and key-value cache of the embedded engine; 0 if servers generate.
+        teacher: a GPU's part of the teacher's weights while it computes log-probs. There are no activations for a
+            backward pass then, so only the larger of `teacher` and `activations` counts.
         allowance: an allowance for CUDA and NCCL.
     """
 
@@ -48,11 +52,13 @@ class MemoryEstimate:
     layer: int
     logits: int
     engine: int = 0
+    teacher: int = 0
     allowance: int = 0
 
     @property
     def total(self) -> int:
-        return sum(vars(self).values()) - min(self.layer, self.logits)
+        never_at_once = min(self.layer, self.logits) + min(self.activations, self.teacher)
+        return sum(vars(self).values()) - never_at_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +69,7 @@ class HostMemory:
         optimizer: the share of main weights and moments that is there (`Optimizer.offload`).
         staging: pinned buffers of gradients and weights on their way.
         reference: the weights of a reference policy, and the policy's while they take their place.
+        teacher: the weights of the teacher.
         checkpoint: the rank's share of weights and optimizer while a checkpoint is saved
             (`checkpoint/optimizer_state.py`).
         last_sync: the copy of the weights of the last sync that rank 0 alone has (`rollouts.options.delta`).
@@ -71,6 +78,7 @@ class HostMemory:
     optimizer: int
     staging: int
     reference: int
+    teacher: int
     checkpoint: int
     last_sync: int
 
@@ -88,6 +96,7 @@ class HostMemory:
             "optimizer": "for the optimizer",
             "staging": "for copies on their way",
             "reference": "for the reference weights",
+            "teacher": "for the teacher",
             "checkpoint": "while a checkpoint is saved",
             "last_sync": "for the weights of the last sync",
         }
@@ -147,7 +156,7 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     )
     pattern = architecture.get("moe_layer_freq")
     dense_layers = {number for number, has in enumerate(pattern) if not has} if isinstance(pattern, list) else set()
-    found = []
+    teacher, found = _teacher_bytes(run), []
     for stage, count in enumerate(counts):
         updated = _num_optimizer_parameters(run, trained[stage])
         is_last = stage == len(counts) - 1
@@ -168,6 +177,7 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
                 layer=working,
                 logits=logits,
                 engine=_engine_bytes(run, config),
+                teacher=teacher[stage] if on_cuda else 0,
                 allowance=CUDA_ALLOWANCE if on_cuda else 0,
             )
         )
@@ -202,18 +212,28 @@ def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
     of_reference = itemsize if run.needs_reference and run.lora is None else 0
     of_last_sync = _sent_bytes(run, config, itemsize) if run.rollouts.options.get("delta") else 0
     stages = []
-    for count in _count_trained(run, config):
+    for count, teacher in zip(_count_trained(run, config), _teacher_bytes(run), strict=True):
         updated = _num_optimizer_parameters(run, count)
         stages.append(
             HostMemory(
                 optimizer=round(12 * offload * updated),
                 staging=_STAGING if offload else 0,
                 reference=2 * of_reference * count.total,
+                teacher=teacher,
                 checkpoint=(itemsize + 12) * updated,
                 last_sync=of_last_sync,
             )
         )
     return max(stages, key=lambda stage: stage.total)
+
+
+def _teacher_bytes(run: Run) -> list[int]:
+    """Returns the size of the teacher's weights on a rank of each pipeline stage; 0 without a teacher."""
+    if run.teacher is None:
+        return [0] * run.parallel.pipeline
+    config = read_config_of(Path(run.teacher.path))
+    counts = count_per_stage(load_family(config), config, run.parallel, {})
+    return [ITEMSIZE[run.model.dtype] * count.total for count in counts]
 
 
 def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
@@ -225,7 +245,9 @@ def server_memory(run: Run, config: Mapping[str, Any]) -> ServerMemory:
     """Returns the memory of a server's GPU, with weights and cache of a type; an unknown one has two bytes."""
     server = run.rollouts.options.get("server") or {}
     tp_size, itemsize = int(server.get("tp_size", 1)), ITEMSIZE.get(str(server.get("dtype", run.model.dtype)), 2)
-    return ServerMemory(_sent_bytes(run, config, itemsize) // tp_size, cache_bytes(config, itemsize) // tp_size)
+    is_latent = load_family(config).transformer_fields(config).get("multi_latent_attention")  # every GPU keeps it whole
+    cache = cache_bytes(config, itemsize) // (1 if is_latent else tp_size)
+    return ServerMemory(_sent_bytes(run, config, itemsize) // tp_size, cache)
 
 
 def _sent_bytes(run: Run, config: Mapping[str, Any], itemsize: int) -> int:
@@ -239,6 +261,8 @@ def _sent_bytes(run: Run, config: Mapping[str, Any], itemsize: int) -> int:
 def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:
     """Returns the size of the key-value cache per token."""
     fields = load_family(config).transformer_fields(config)
+    if fields.get("multi_latent_attention"):  # engines keep the latent and the turned part of the keys
+        return fields["num_layers"] * (fields["kv_lora_rank"] + fields["qk_pos_emb_head_dim"]) * itemsize
     return 2 * fields["num_layers"] * fields["num_query_groups"] * fields["kv_channels"] * itemsize
 
 

@@ -39,14 +39,16 @@ if TYPE_CHECKING:
     from megatron_sspo.objective.advantages import group_centered, group_relative, leave_one_out
     from megatron_sspo.objective.pessimistic import Pessimistic
     from megatron_sspo.objective.supervised import Supervised
-    from megatron_sspo.objective.zoo.factors import GammaKernel, QuadraticPenalty
-    from megatron_sspo.objective.zoo.gates import Flipped, Preserving, Score, Smoothed, Truncated
-    from megatron_sspo.objective.zoo.masks import EntropyBand, OffPolicySequences, TrustRegion
+    from megatron_sspo.objective.zoo.factors import GammaKernel, GaussianDecay, LeastPrefix, QuadraticPenalty, Tapered
+    from megatron_sspo.objective.zoo.gates import Decayed, Flipped, Preserving, Score, Smoothed, Truncated
+    from megatron_sspo.objective.zoo.masks import EntropyBand, OffPolicySequences, PrefixBudget, TrustRegion
     from megatron_sspo.objective.zoo.rows import (
         aspo,
         ce_gppo,
         cispo,
+        cppo,
         dapo,
+        dgpo,
         dppo_kl,
         dppo_tv,
         dr_grpo,
@@ -55,13 +57,17 @@ if TYPE_CHECKING:
         erc,
         gmpo_wide,
         icepop,
+        ipo,
         kpop,
         luspo,
+        maspo,
+        minpro,
         opsm,
         pspo,
         rloo,
         scopic,
         spo,
+        topr,
         vespo,
         vespo_documented,
     )
@@ -71,6 +77,7 @@ __all__ = [
     "Average",
     "Clip",
     "Correction",
+    "Decayed",
     "EntropyBand",
     "ExpAtan",
     "ExpSig",
@@ -78,8 +85,10 @@ __all__ = [
     "Flipped",
     "GammaKernel",
     "Gate",
+    "GaussianDecay",
     "Gumbel",
     "Identity",
+    "LeastPrefix",
     "Objective",
     "OffPolicySequences",
     "OverLength",
@@ -88,6 +97,7 @@ __all__ = [
     "Penalties",
     "Pessimistic",
     "Pool",
+    "PrefixBudget",
     "Preserving",
     "QuadraticPenalty",
     "Score",
@@ -98,6 +108,7 @@ __all__ = [
     "Smoothed",
     "Sums",
     "Supervised",
+    "Tapered",
     "TokenInputs",
     "Truncated",
     "TrustRegion",
@@ -105,7 +116,9 @@ __all__ = [
     "aspo",
     "ce_gppo",
     "cispo",
+    "cppo",
     "dapo",
+    "dgpo",
     "dppo_kl",
     "dppo_tv",
     "dr_grpo",
@@ -120,10 +133,13 @@ __all__ = [
     "grpo",
     "gspo",
     "icepop",
+    "ipo",
     "kl",
     "kpop",
     "leave_one_out",
     "luspo",
+    "maspo",
+    "minpro",
     "opsm",
     "product",
     "pspo",
@@ -132,6 +148,7 @@ __all__ = [
     "scopic",
     "spo",
     "sspo",
+    "topr",
     "vespo",
     "vespo_documented",
 ]

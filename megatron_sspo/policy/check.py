@@ -12,9 +12,11 @@ from megatron_sspo.memory.parameters import padded_vocab_size
 from megatron_sspo.policy.model import transformer_config
 from megatron_sspo.policy.optimizer import ddp_config
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
+from megatron_sspo.policy.teacher import teacher_config
 from megatron_sspo.policy.weights import check_shards
-from megatron_sspo.run import Run
-from megatron_sspo.weights.family import load_family
+from megatron_sspo.run import Parallel, Run
+from megatron_sspo.weights.family import Family, load_family
+from megatron_sspo.weights.formats.open_folder import read_config_of
 
 # in Megatron's errors about fields that need a newer Transformer Engine than this machine has
 _TE_REQUIRED = re.compile(r"\bTE\b|transformer[- ]engine", re.IGNORECASE)
@@ -28,8 +30,8 @@ def check_policy(run: Run, config: Mapping[str, Any], *, for_other_machines: boo
         for_other_machines: whether other machines run it, which may have a Transformer Engine that this one lacks.
 
     Raises:
-        UserError: a field of `run.megatron` or `run.ddp` is wrong, the layout does not fit the model, or prompts cannot
-            be shared.
+        UserError: a field of `run.megatron` or `run.ddp` is wrong, the layout does not fit the model or the
+            teacher, or prompts cannot be shared.
     """
     ddp_config(run.ddp, run.parallel)
     family = load_family(config, Path(run.model.path))
@@ -40,5 +42,16 @@ def check_policy(run: Run, config: Mapping[str, Any], *, for_other_machines: boo
     except UserError as error:
         if not (for_other_machines and _TE_REQUIRED.search(str(error))):
             raise
-    rows = family.rows(config, padded_vocab_size(int(config["vocab_size"]), run.parallel.tensor))
-    check_shards(rows, run.parallel)
+    _check_rows(family, config, run.parallel)
+    if run.teacher:
+        try:
+            taught_by = read_config_of(Path(run.teacher.path))
+            family = load_family(taught_by, Path(run.teacher.path))
+            teacher_config(run, family, taught_by)
+            _check_rows(family, taught_by, run.parallel)
+        except UserError as error:
+            raise UserError(f"teacher.path does not fit: {error}") from error
+
+
+def _check_rows(family: Family, config: Mapping[str, Any], parallel: Parallel) -> None:
+    check_shards(family.rows(config, padded_vocab_size(int(config["vocab_size"]), parallel.tensor)), parallel)

@@ -28,6 +28,7 @@ from megatron_sspo.processes.hang import mark_progress
 if TYPE_CHECKING:
     from megatron_sspo.policy.router_load import RouterLoad
     from megatron_sspo.policy.routing_replay import RoutingReplay
+    from megatron_sspo.run import Teacher
 
 Objective = Callable[..., Sums]
 Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
@@ -158,10 +159,18 @@ def loss_scale(*, num_microbatches: int, divisor: float) -> float:
     return num_microbatches * ranks / divisor
 
 
-def policy_loss(objective: Objective, penalties: Penalties, correction: Correction, *, scale: float) -> Loss:
+def policy_loss(
+    objective: Objective,
+    penalties: Penalties,
+    correction: Correction,
+    teacher: "Teacher | None" = None,
+    *,
+    scale: float,
+) -> Loss:
     """Returns the loss hook: −Σ_i a_i w_i Â_i + penalties, times `scale`.
 
     Args:
+        teacher: how advantages are made of the rewards' and of the teacher's log-probs, which all rollouts then have.
         scale: the factor from `loss_scale`.
 
     Returns:
@@ -178,7 +187,13 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
             old = log_probs.detach()
         corrected = correction.apply(log_probs, old, microbatch.rollout_log_probs, microbatch.segments)
         inputs = {name: _input(name, microbatch, entropy) for name in needs}
-        sums = _evaluate(objective, corrected, old, microbatch, inputs)
+        advantages = microbatch.token_advantages
+        if teacher is not None:
+            assert microbatch.teacher_log_probs is not None
+            of_reward = microbatch.segments.spread(microbatch.advantages) if advantages is None else advantages
+            distance = microbatch.teacher_log_probs - old
+            advantages = teacher.reward_weight * of_reward + teacher.coef * distance
+        sums = _evaluate(objective, corrected, old, microbatch, advantages, inputs)
         if log_probs.requires_grad and not sums.loss.requires_grad:  # the other ranks would wait in the backward pass
             raise UserError(
                 "the objective returned a loss without a gradient for a microbatch: use every log-prob, if only times "
@@ -187,11 +202,12 @@ def policy_loss(objective: Objective, penalties: Penalties, correction: Correcti
         reference = microbatch.reference_log_probs
         penalty = penalties(log_probs, entropy, reference, microbatch.segments, average)
         total = sums.loss + penalty
-        advantage = microbatch.token_advantages
-        if advantage is None:
-            advantage = microbatch.segments.spread(microbatch.advantages)
+        if advantages is None:
+            advantages = microbatch.segments.spread(microbatch.advantages)
         log_ratio = (corrected - old).detach()
-        tokens = {"log_ratio": log_ratio, **sums.tokens, "advantage": advantage, "entropy": entropy.detach()}
+        tokens = {"log_ratio": log_ratio, **sums.tokens, "advantage": advantages, "entropy": entropy.detach()}
+        if teacher is not None:
+            tokens["teacher_difference"] = distance
         if microbatch.rollout_log_probs is not None:
             tokens["engine_difference"] = old - microbatch.rollout_log_probs
         if has_reference and reference is not None:  # a microbatch without sequences has values of all kinds
@@ -213,16 +229,17 @@ def _evaluate(
     log_probs: torch.Tensor,
     old_log_probs: torch.Tensor,
     microbatch: Microbatch,
+    token_advantages: torch.Tensor | None,
     inputs: dict[str, torch.Tensor],
 ) -> Sums:
     """Calls the objective with the advantages of the sequences, or with those of the tokens if there are any."""
     segments = microbatch.segments
-    if microbatch.token_advantages is None:
+    if token_advantages is None:
         return objective(log_probs, old_log_probs, microbatch.advantages, segments, **inputs)
     if segments.num_tokens != segments.num_sequences:
-        return objective(log_probs, old_log_probs, microbatch.token_advantages, segments, **inputs)
+        return objective(log_probs, old_log_probs, token_advantages, segments, **inputs)
     # [T] advantages would be taken for [S]
-    sums = objective(log_probs, old_log_probs, microbatch.token_advantages, segments.with_empty(), **inputs)
+    sums = objective(log_probs, old_log_probs, token_advantages, segments.with_empty(), **inputs)
     return replace(sums, sequences={name: values[:-1] for name, values in sums.sequences.items()})
 
 

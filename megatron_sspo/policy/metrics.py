@@ -24,7 +24,7 @@ class UpdateRecord:
     penalty: float = 0.0  # the part of the loss that `Penalties` adds
     router: Mapping[str, float] = field(default_factory=dict)  # metrics of the routers: see `RouterLoad`
     # [R] each: log_ratio, advantage, entropy, engine_difference; reference_difference if there is a reference policy,
-    # token_weight if the objective reports it
+    # teacher_difference (log p_teacher − log π_old) if there is a teacher, token_weight if the objective reports it
     tokens: Mapping[str, torch.Tensor]
     sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight if the objective reports it
     order: Sequence[int]  # [S]: the index in the batch of each of the sequences
@@ -89,6 +89,7 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
         "policy/entropy": _mean(record.tokens["entropy"]),
         "policy/kl_old": _mean(log_ratio.expm1() - log_ratio),
         **_reference(record),
+        **_teacher(record),
         "policy/grad_norm": record.grad_norm,
         "policy/learning_rate": record.learning_rate,
         **_distribution("log_ratio", log_ratio),
@@ -115,6 +116,13 @@ def _reference(record: UpdateRecord) -> dict[str, float]:
         return {}
     difference = difference.double()
     return {"policy/kl_reference": _mean(difference.expm1() - difference)}
+
+
+def _teacher(record: UpdateRecord) -> dict[str, float]:
+    """Returns KL(π_old‖p_teacher) by k1, the mean of log π_old − log p_teacher: what the teacher's term minimizes."""
+    if (difference := record.tokens.get("teacher_difference")) is None:
+        return {}
+    return {"policy/kl_teacher": -_mean(difference)}
 
 
 def _weights(record: UpdateRecord, log_ratio: torch.Tensor) -> dict[str, float]:

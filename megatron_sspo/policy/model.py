@@ -7,13 +7,15 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.tensor_parallel import RowParallelLinear, set_tensor_model_parallel_attributes
 from megatron.core.transformer.moe.moe_layer import MoELayer
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_size
-from megatron_sspo.policy.attention import PackedAttention, RMSNorm
-from megatron_sspo.policy.delta_nets.gated_delta_net import put_delta_nets
+from megatron_sspo.policy.layers import latent_attention
+from megatron_sspo.policy.layers.attention import PackedAttention, RMSNorm
+from megatron_sspo.policy.layers.gated_delta_net import put_delta_nets
 from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
@@ -42,15 +44,17 @@ def transformer_config(
             model in silence.
     """
     architecture = family.transformer_fields(config)
-    options = checked_fields(TransformerConfig, options, "megatron", architecture)
+    kind = MLATransformerConfig if architecture.get("multi_latent_attention") else TransformerConfig
+    options = checked_fields(kind, options, "megatron", architecture)
     check_divisibility(architecture, parallel, options)
     fields = {
         **architecture,
+        "transformer_impl": "transformer_engine" if has_transformer_engine() else "local",
         **_layout_fields(parallel, dtype, options),
         **_expert_fields(architecture, parallel, options, routing_replay=routing_replay),
     }
     fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
-    transformer = construct(TransformerConfig, fields, options, "megatron")
+    transformer = construct(kind, fields, options, "megatron")
     _check_values(transformer, parallel)
     return transformer
 
@@ -154,6 +158,7 @@ def build_chunks(
     """
     virtual = transformer.virtual_pipeline_model_parallel_size
     fields = dict(family.model_fields(config))
+    frequencies = fields.pop("rotary_frequencies", None)
     fields["vocab_size"] = padded_vocab_size(fields["vocab_size"], transformer.tensor_model_parallel_size)
     chunks = []
     for stage in range(virtual) if virtual else [None]:
@@ -180,11 +185,18 @@ def build_chunks(
     if torch.cuda.is_available():
         chunks = [chunk.cuda() for chunk in chunks]
     for chunk in chunks:
-        if not has_transformer_engine():
+        if frequencies is not None:
+            stock = chunk.rotary_pos_emb
+            stock.inv_freq = torch.tensor(frequencies, dtype=torch.float32, device=stock.inv_freq.device)
+        if transformer.multi_latent_attention:
+            latent_attention.mend(chunk)
+        elif not has_transformer_engine():
             chunk.rotary_pos_emb = RowRotaryEmbedding(chunk.rotary_pos_emb, transformer.params_dtype)
         elif share_prompts:
             chunk.rotary_pos_emb = SharedRotaryEmbedding(chunk.rotary_pos_emb)
     _mark_expert_parameters(chunks, transformer)
+    _mark_sinks(chunks)
+    _copy_before_biases(chunks)
     _release_probabilities(chunks)
     return chunks
 
@@ -194,13 +206,16 @@ def _replace_local_modules(spec: Any, transformer: TransformerConfig) -> None:
     for layer in spec.layer_specs:
         parts = layer.submodules
         parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-        if MoELayer in (getattr(parts.mlp, "module", None), getattr(parts.mlp, "func", None)):  # of newer releases
+        has_experts = MoELayer in (getattr(parts.mlp, "module", None), getattr(parts.mlp, "func", None))  # newer: func
+        if has_experts:
             # In checkpoints the norm before experts keeps its own name, as in Transformer Engine's spec. The local spec
             # would rename it as if it were fused into a dense MLP.
             parts.sharded_state_dict_keys_map.pop("pre_mlp_layernorm.", None)
         attention = parts.self_attention.submodules
         attention.core_attention = PackedAttention
-        if transformer.qk_layernorm:
+        if transformer.multi_latent_attention:
+            latent_attention.replace_local_modules(parts, transformer, has_experts=has_experts)
+        elif transformer.qk_layernorm:
             attention.q_layernorm = attention.k_layernorm = RMSNorm
     spec.layer_norm = RMSNorm
 
@@ -228,6 +243,26 @@ def _mark_expert_parameters(chunks: list[GPTModel], transformer: TransformerConf
         for name, parameter in chunk.named_parameters():
             if ".experts." in name:
                 parameter.allreduce = False  # pyright: ignore[reportAttributeAccessIssue]
+                # Tensor-parallel ranks have other experts or other tokens: biases count as weights do, and no gradient
+                # is summed over these ranks, nor one rank's norm taken for all.
+                parameter.sequence_parallel = False  # pyright: ignore[reportAttributeAccessIssue]
+                parameter.tensor_model_parallel = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _mark_sinks(chunks: list[GPTModel]) -> None:
+    """Marks the sinks of attention as cut over tensor-parallel ranks: else the norm counts one rank's alone."""
+    for chunk in chunks:
+        for name, parameter in chunk.named_parameters():
+            if name.endswith(".softmax_offset"):
+                set_tensor_model_parallel_attributes(parameter, True, 0, 1)
+
+
+def _copy_before_biases(chunks: list[GPTModel]) -> None:
+    """Lets Megatron add an expert's second bias in place, which autograd forbids on what its local layer returns."""
+    for chunk in chunks:
+        for module in chunk.modules():
+            if isinstance(module, RowParallelLinear) and module.is_expert and module.bias is not None:
+                module.register_forward_hook(lambda _, __, found: (found[0].clone(), found[1]))
 
 
 def _release_probabilities(chunks: list[GPTModel]) -> None:

@@ -10,8 +10,9 @@ from megatron.core import parallel_state
 # Transformer Engine fuses a norm into the linear layer after it, and numbers the experts of a grouped GEMM
 _TRANSFORMER_ENGINE = (
     (r"self_attention\.linear_qkv\.layer_norm_weight$", "input_layernorm.weight"),
+    (r"self_attention\.linear_(q|kv)_up_proj\.layer_norm_weight$", r"self_attention.\1_layernorm.weight"),
     (r"mlp\.linear_fc1\.layer_norm_weight$", "pre_mlp_layernorm.weight"),
-    (r"mlp\.experts\.(linear_fc[12])\.weight(\d+)$", r"mlp.experts.\2.\1.weight"),
+    (r"mlp\.experts\.(linear_fc[12])\.(weight|bias)(\d+)$", r"mlp.experts.\3.\1.\2"),
 )
 
 

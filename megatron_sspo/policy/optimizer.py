@@ -39,7 +39,7 @@ def ddp_config(options: Mapping[str, Any], parallel: Parallel) -> DistributedDat
 def wrap_in_ddp(transformer: TransformerConfig, ddp: DistributedDataParallelConfig, chunks: Sequence[Any]) -> list[Any]:
     """Wraps the chunks in DDP."""
     if transformer.bf16:
-        chunks = [_in_bfloat16(transformer, chunk) for chunk in chunks]
+        chunks = [in_bfloat16(transformer, chunk) for chunk in chunks]
     wrapped = [
         DistributedDataParallel(
             transformer, ddp, chunk, disable_bucketing=number > 0, **_parameter_layout(ddp, chunk, is_first=number == 0)
@@ -52,7 +52,7 @@ def wrap_in_ddp(transformer: TransformerConfig, ddp: DistributedDataParallelConf
     return wrapped
 
 
-def _in_bfloat16(transformer: TransformerConfig, chunk: Any) -> Float16Module:
+def in_bfloat16(transformer: TransformerConfig, chunk: Any) -> Float16Module:
     """Wraps a chunk in bfloat16. Its routers keep biases and counts of tokens in float32; Megatron would round both."""
     routers = [module for module in chunk.modules() if isinstance(module, TopKRouter)]
     buffers = [dict(router.named_buffers(recurse=False)) for router in routers]

@@ -27,12 +27,13 @@ from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_sche
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
+from megatron_sspo.policy.teacher import TeacherModel
 from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_plan, shard_of
 from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels, multiply_experts_at_once
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.processes import agree
 from megatron_sspo.run import Optimizer, Run
-from megatron_sspo.types import Batch, RolloutGroup
+from megatron_sspo.types import Batch, RolloutGroup, rollouts_of
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.companions import copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.hf_folder import write_folder
@@ -93,6 +94,10 @@ class Policy:
         self.rows = self.family.rows(self.folder.config, padded_vocab_size(self.vocab_size, run.parallel.tensor))
         check_shards(self.rows, run.parallel)
         share_prompts = shares_prompts(run.share_prompts, self.transformer)
+        # before the policy's own, so that its weights leave the device before those come
+        self._teacher = (
+            TeacherModel(run, Path(run.teacher.path), makers, share_prompts=share_prompts) if run.teacher else None
+        )
         chunks = makers.build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)
         self._gather_plan = makers.make_gather_plan(chunks, self.rows)
@@ -119,7 +124,8 @@ class Policy:
         if share_prompts and has_transformer_engine():
             from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
 
-            if reason := refusal_of_any_rank(chunks, device):
+            models = [chunks, *([self._teacher.chunks] if self._teacher else [])]
+            if reason := next(filter(None, [refusal_of_any_rank(model, device) for model in models]), ""):
                 share_prompts = False
                 self.kernels += (
                     f"; prompts are not shared, because attention by Transformer Engine failed a check: {reason}"
@@ -186,6 +192,21 @@ class Policy:
         finally:
             _copy(current, parameters)
 
+    def teacher_log_probs(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
+        """Returns the batches with the teacher's log-prob of every response token.
+
+        Each rank gets the values of the same sequences as in `old_log_probs`.
+        """
+        assert self._teacher is not None
+        found = [self._teacher.log_probs(self._schedule.rank_batch(batch, replay=False)) for batch in batches]
+        return [
+            _with_token_values(batch, "teacher_log_probs", values) for batch, values in zip(batches, found, strict=True)
+        ]
+
+    def teacher_fingerprint(self) -> str:
+        """Returns the checksum of the teacher's weights; "" without a teacher. For one rank."""
+        return self._teacher.folder.fingerprint() if self._teacher else ""
+
     def _reference_values(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
         values = [self._schedule.token_values(self._schedule.rank_batch(b), ["log_probs"]) for b in batches]
         pairs = zip(batches, values, strict=True)
@@ -209,7 +230,10 @@ class Policy:
         num_tokens = sum(rollout.num_response_tokens for _, rollout in rank_batch.sequences)
         divisor = average_of(objective).divisor(num_episodes, num_tokens)
         scale = loss_scale(num_microbatches=len(rank_batch.microbatches), divisor=divisor)
-        loss = policy_loss(objective, self.run.penalties, self.run.correction, scale=scale)
+        # demonstrations of a warm start have no log-probs of a teacher
+        is_taught = any(rollout.teacher_log_probs is not None for rollout in rollouts_of(batch))
+        teacher = self.run.teacher if is_taught else None
+        loss = policy_loss(objective, self.run.penalties, self.run.correction, teacher, scale=scale)
         for chunk in self.chunks:
             chunk.restore_grad_buffers(synchronize=False)  # does nothing unless they were released
             chunk.zero_grad_buffer()

@@ -48,7 +48,7 @@ class Schedule:
     Building one is a collective.
 
     Args:
-        chunks: the wrapped model chunks.
+        chunks: the model chunks, wrapped in DDP unless there are no backward passes.
         vocab_size: the vocabulary size without padding.
 
     Attributes:
@@ -65,7 +65,7 @@ class Schedule:
         chunks: Sequence[Any],
         vocab_size: int,
         routing: "RoutingReplay | None",
-        load: RouterLoad,
+        load: RouterLoad | None,
         *,
         share_prompts: bool,
     ) -> None:
@@ -161,7 +161,7 @@ class Schedule:
             vocab_size=self._vocab_size,
             routing=self._routing,
             load=self._load,
-            overlap_grad_reduce=self._chunks[0].ddp_config.overlap_grad_reduce,
+            overlap_grad_reduce=not forward_only and self._chunks[0].ddp_config.overlap_grad_reduce,
         )
         microbatches = rank_batch.microbatches
         mode: Mode | None = "record" if record else "replay" if microbatches[0].routes is not None else None

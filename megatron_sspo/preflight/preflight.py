@@ -27,7 +27,7 @@ from megatron_sspo.run_folder.new import check_is_new, is_model
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
 from megatron_sspo.trackers.open import check as check_trackers
 from megatron_sspo.weights.family import load_family, size
-from megatron_sspo.weights.formats.open_folder import open_folder
+from megatron_sspo.weights.formats.open_folder import open_folder, read_config_of
 
 
 def preflight(
@@ -55,6 +55,8 @@ def preflight(
     tokenizer = load_tokenizer(model)
     reward = _check_plugins(run, tokenizer)
     left_out = _check_weights(model, config, run.model.init)
+    if run.teacher:
+        _check_teacher(Path(run.teacher.path), tokenizer)
     lines = _check_data(run, config, tokenizer, reward, checkpoint)
     for line in filter(None, [left_out, describe_end_of_turn(model, tokenizer), *lines]):
         log(line)
@@ -97,6 +99,20 @@ def _check_weights(model: Path, config: Mapping[str, Any], init: str) -> str:
         family = load_family(folder.config, folder.config_folder)
         folder.check(family.rows(folder.config, size(folder.config, "vocab_size")))
         return folder.describe_left_out()
+
+
+def _check_teacher(path: Path, tokenizer: Any) -> None:
+    """Checks that the teacher has all of its weights, and the policy's vocabulary."""
+    try:
+        _check_weights(path, read_config_of(path), "pretrained")
+        other = load_tokenizer(path)
+    except UserError as error:
+        raise UserError(f"teacher: {error}") from error
+    if other.get_vocab() != tokenizer.get_vocab():
+        raise UserError(
+            f"teacher.path is {path}, whose tokenizer has another vocabulary than the model's: a teacher scores the "
+            "policy's own tokens, so choose one of the same tokenizer"
+        )
 
 
 def _check_data(

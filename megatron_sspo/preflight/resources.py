@@ -40,6 +40,7 @@ _PARTS = {
         "the engine within the trainer",
         "lower rollouts.options.max_batch_size, or let servers generate: rollouts.engine=sglang",
     ),
+    "teacher": ("weights of the teacher", _MORE_RANKS),
     "allowance": ("left to CUDA and NCCL", _MORE_RANKS),
 }
 _RECOMPUTE = " ".join(

@@ -43,6 +43,8 @@ def _unread(run: Run) -> Iterator[tuple[str, Any, tuple[str, ...], str]]:
         yield "warm_start.optimizer", run.warm_start.optimizer, ("offload",), "a warm start has optimizer.offload"
     if not rollouts.overlong_buffer:
         yield "rollouts", rollouts, ("overlong_penalty",), "rollouts.overlong_buffer is 0"
+    if not rollouts.refills:
+        yield "rollouts", rollouts, ("min_pass_rate", "max_pass_rate"), "rollouts.refills is 0"
     if not rollouts.agent:
         yield "rollouts.endpoint", rollouts.endpoint, tuple(vars(rollouts.endpoint)), "rollouts.agent is ''"
     if not run.penalties.kl_coef:

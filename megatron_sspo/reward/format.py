@@ -2,6 +2,11 @@
 
 import re
 from functools import cache
+from typing import Literal
+
+AnswerIn = Literal["tags", "boxed", "####", "last_number"]
+_BOX = re.compile(r"\\boxed\s*\{")
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
 
 
 def format_reward(response: str, tag: str = "answer") -> float:
@@ -35,6 +40,34 @@ def extract_answer(response: str, tag: str = "answer") -> str | None:
     """
     answers = _pair(tag).findall(_outside_of_thoughts(response))
     return answers[-1].strip() if answers else None
+
+
+def find_answer(response: str, answer_in: AnswerIn) -> str | None:
+    """Returns â as it is marked in a response, outside of its thoughts; None if it is not.
+
+    tags: see `extract_answer`. boxed: the content of the last `\\boxed{}`, which must be closed. ####: what follows the
+    last `####`, up to the end of its line. last_number: the last number in digits, with its sign and commas: "1,000.5".
+    """
+    if answer_in == "tags":
+        return extract_answer(response)
+    text = _outside_of_thoughts(response)
+    if answer_in == "boxed":
+        return _last_box(text)
+    if answer_in == "####":
+        _, mark, rest = text.rpartition("####")
+        return rest.strip().partition("\n")[0].strip() if mark else None
+    numbers = _NUMBER.findall(text)
+    return numbers[-1] if numbers else None
+
+
+def _last_box(text: str) -> str | None:
+    for opening in [*_BOX.finditer(text)][-1:]:
+        depth = 1
+        for position in range(opening.end(), len(text)):
+            depth += (text[position] == "{") - (text[position] == "}")
+            if not depth:
+                return text[opening.end() : position].strip()
+    return None
 
 
 def _outside_of_thoughts(response: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from megatron_sspo.config.kinds import Count, Positive
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes.hang import mark_progress
-from megatron_sspo.reward.format import extract_answer, format_reward
+from megatron_sspo.reward.format import AnswerIn, find_answer, format_reward
 from megatron_sspo.types import Prompt
 from sspo_answers.answer import read_decimal_commas
 from sspo_answers.compare import try_compare
@@ -19,7 +19,11 @@ _MAX_CACHED = 50_000  # the most verdicts of the processes that are cached
 
 
 def reward(
-    num_workers: Count = 2, deadline: Positive = 5.0, exact: bool = False, decimal_comma: bool = False
+    num_workers: Count = 2,
+    deadline: Positive = 5.0,
+    exact: bool = False,
+    decimal_comma: bool = False,
+    answer_in: AnswerIn = "tags",
 ) -> "MathReward":
     """Builds the reward.
 
@@ -29,9 +33,11 @@ def reward(
         exact: whether to compare only strings and numbers in digits, without processes. It is for tasks in which any
             other form is wrong: if "2^{10}" is the question, it is not an answer.
         decimal_comma: whether a comma is the decimal sign and points group thousands, in gold answers and answers.
+        answer_in: where â is: in the tags of the paper's format, in the last box, after "####", or the last number.
+            Without the tags there is no part "format".
     """
     pool = None if exact else DeadlinePool(is_equivalent, num_workers, deadline, False, prepare, mark_progress)
-    return MathReward(pool, decimal_comma)
+    return MathReward(pool, decimal_comma, answer_in)
 
 
 def check_prompt(prompt: Prompt) -> None:
@@ -46,33 +52,45 @@ def check_prompt(prompt: Prompt) -> None:
 class MathReward:
     """{"answer": I[â = a], "format": r_format}, from the SSPO paper's appendix "Reward and answer verification".
 
-    â is the text between `<answer>` and `</answer>`; without it the answer part is 0. This process compares numbers,
-    words and lists (`compare`). Formulas are compared in processes that are killed at the deadline; their verdicts are
-    cached.
+    â is the text between `<answer>` and `</answer>`; without it the answer part is 0. If a row has several accepted
+    answers, one of them has to be equal. This process compares numbers, words and lists (`compare`). Formulas are
+    compared in processes that are killed at the deadline; their verdicts are cached.
 
     Args:
         pool: the processes; None if only strings and numbers in digits are compared.
         decimal_comma: whether a comma is the decimal sign.
+        answer_in: where â is: see `find_answer`.
     """
 
-    def __init__(self, pool: DeadlinePool[tuple[str, str], bool] | None, decimal_comma: bool = False) -> None:
+    def __init__(
+        self,
+        pool: DeadlinePool[tuple[str, str], bool] | None,
+        decimal_comma: bool = False,
+        answer_in: AnswerIn = "tags",
+    ) -> None:
         self._pool = pool
+        self._answer_in: AnswerIn = answer_in
         self._decimal_comma = decimal_comma
         self._cache: dict[tuple[str, str], bool] = {}  # verdicts of the processes
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
         """Returns a dictionary for each pair of prompt and response, in order."""
-        answers = [extract_answer(response) for response in responses]
+        read = read_decimal_commas if self._decimal_comma else str
+        answers = [find_answer(response, self._answer_in) for response in responses]
         pairs = [
-            (prompt.answer.strip(), answer) if answer else None for prompt, answer in zip(prompts, answers, strict=True)
+            [(read(gold.strip()), read(answer)) for gold in prompt.metadata.get("accepted_answers") or [prompt.answer]]
+            if answer
+            else []
+            for prompt, answer in zip(prompts, answers, strict=True)
         ]
-        if self._decimal_comma:
-            pairs = [pair and (read_decimal_commas(pair[0]), read_decimal_commas(pair[1])) for pair in pairs]
-        verdicts = self._compare_pairs(pair for pair in pairs if pair is not None)
+        verdicts = self._compare_pairs(pair for some in pairs for pair in some)
         return [
-            {"answer": float(pair is not None and verdicts[pair]), "format": format_reward(prompt.prefill + response)}
-            for prompt, pair, response in zip(prompts, pairs, responses, strict=True)
+            {"answer": float(any(verdicts[pair] for pair in some)), **self._format(prompt.prefill + response)}
+            for prompt, some, response in zip(prompts, pairs, responses, strict=True)
         ]
+
+    def _format(self, response: str) -> dict[str, float]:
+        return {"format": format_reward(response)} if self._answer_in == "tags" else {}
 
     def close(self) -> None:
         """Ends the worker processes."""

@@ -10,6 +10,7 @@ from megatron_sspo.config.naming import describe_value
 from megatron_sspo.config.resolve import call_with_options, check_members, resolve
 from megatron_sspo.config.user_code import user_code_errors
 from megatron_sspo.errors import UserError
+from megatron_sspo.reward.awaited import AsyncReward, AwaitedReward
 from megatron_sspo.types import Prompt
 
 # the run's own metrics of rewards: a part of such a name would replace reward/mean, the mean of the whole reward
@@ -18,6 +19,8 @@ _TAKEN = ("", "mean", "zero_variance_groups")
 
 class Reward(Protocol):
     """Scores responses in named parts, such as `{"answer": 1.0, "format": 0.5}`; r_i is their sum.
+
+    A reward that waits, as for a server, is an `AsyncReward`, whose `async def score` gets one response.
 
     `megatron_sspo/reward/<name>.py` defines `reward(**options)`, which builds a reward. A reward may also have
     `metrics() -> dict[str, float]`, the numbers since its last call; they are logged in the run's rows as
@@ -29,7 +32,10 @@ class Reward(Protocol):
     """
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
-        """Returns a dictionary for each pair of prompt and response, in order. It may be called from any thread."""
+        """Returns a dictionary for each pair of prompt and response, in order. It may be called from any thread.
+
+        None in place of a dictionary says that the reward does not apply to the prompt's row: no parts, and r_i = 0.
+        """
         ...
 
     def close(self) -> None:
@@ -44,16 +50,21 @@ def check_prompts(
     check = getattr(inspect.getmodule(build), "check_prompt", None)
     if check is not None:
         with user_code_errors("check_prompt"):
-            known = list(inspect.signature(check).parameters)[1:]
-            read = {name: value for name, value in (options or {}).items() if name in known}
+            known = list(inspect.signature(check).parameters.values())[1:]
+            takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
+            names = [parameter.name for parameter in known]
+            read = {name: value for name, value in (options or {}).items() if takes_all or name in names}
             for prompt in prompts:
                 check(prompt, **read)
 
 
 def open_reward(name: str, options: Mapping[str, Any]) -> Reward:
-    """Builds the reward of that name."""
+    """Builds the reward of that name; one whose `score` is async is awaited."""
     what = f"the reward {name!r}"
     reward = call_with_options(resolve("reward", name, "reward"), options, what)
+    if inspect.iscoroutinefunction(getattr(reward, "score", None)):
+        check_members(reward, AsyncReward, what)
+        return AwaitedReward(reward)
     check_members(reward, Reward, what)
     return reward
 
@@ -73,7 +84,7 @@ def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence
         UserError: the user's own reward raises, or does not return a dictionary of finite numbers for each response;
             the message names the prompt.
     """
-    what = f"{type(reward).__name__}.score"
+    what = f"{type(getattr(reward, 'awaited', reward)).__name__}.score"
     with user_code_errors(what):
         scores = reward.score(list(prompts), list(responses))  # its own lists, which it may change
     if not isinstance(scores, (list, tuple)) or len(scores) != len(responses):
@@ -95,6 +106,8 @@ def check_part_names(names: Iterable[str], who: str) -> None:
 
 
 def _checked_parts(parts: Any, prompt: Prompt, what: str) -> dict[str, float]:
+    if parts is None:
+        return {}
     if isinstance(parts, Mapping):
         check_part_names(parts, what)
         found = {name: _as_float(value) for name, value in parts.items()}

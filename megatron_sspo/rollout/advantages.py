@@ -48,6 +48,17 @@ def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[Roll
     return with_rollouts(groups, [_outlined(r, *mean) for r, mean in zip(rollouts, means, strict=True)])
 
 
+def without_truncated(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+    """Returns the groups with advantages of 0 for rollouts that were cut off, which so have no gradient."""
+    return with_rollouts(groups, [_masked(r) if r.finish_reason == "length" else r for r in rollouts_of(groups)])
+
+
+def _masked(rollout: Rollout) -> Rollout:
+    given = rollout.token_advantages
+    values = given if given is None or rollout.is_outline else np.zeros_like(given)
+    return replace(rollout, advantage=0.0, token_advantages=values)
+
+
 def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what: str) -> list[torch.Tensor]:
     """Computes the advantage of each rollout [], or those of its tokens [n], the batch-wide step included.
 

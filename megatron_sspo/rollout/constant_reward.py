@@ -102,4 +102,6 @@ class ConstantReward:
 
 
 def _has_advantage(rollout: Rollout) -> bool:
+    if rollout.teacher_log_probs is not None:
+        return True
     return bool(rollout.advantage) or (rollout.token_advantages is not None and bool(rollout.token_advantages.any()))

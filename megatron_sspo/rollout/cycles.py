@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from megatron_sspo.data.stream import PromptStream
@@ -119,13 +120,20 @@ class RolloutCycles:
         return math.ceil(num_groups * self._run.rollouts.oversampling)
 
     def _gather(self, cycle: PendingGeneration, update: int) -> list[RolloutGroup]:
-        """Returns the groups to train on; if refills are allowed, groups with differing rewards come first."""
-        refills = self._run.rollouts.refills
+        """Returns the groups to train on; if refills are allowed, accepted groups come first."""
+        rollouts = self._run.rollouts
+        refills = rollouts.refills
         accepted: list[RolloutGroup] = []
-        rejected: list[RolloutGroup] = []  # of equal rewards, only with refills; they fill up what is still missing
+        rejected: list[RolloutGroup] = []  # only with refills; they fill up what is still missing
 
         def is_accepted(group: RolloutGroup) -> bool:
-            return not (refills and group.has_equal_rewards)
+            if not refills:
+                return True
+            least, most = rollouts.min_pass_rate, rollouts.max_pass_rate
+            if group.has_equal_rewards or (least, most) == (0, 1):
+                return not group.has_equal_rewards
+            rate = _pass_rate(group)
+            return (not least or rate >= least) and (most == 1 or rate <= most)
 
         for attempt in range(1 + refills):
             missing = self._num_groups - len(accepted)
@@ -143,3 +151,14 @@ class RolloutCycles:
             cycle = self._start(self._draw(self._num_groups - len(accepted)), update, attempt + 1)
         self._cancelled += [group.prompt for group in accepted[self._num_groups :]]  # too late to be cancelled
         return (accepted + rejected)[: self._num_groups]
+
+
+def _pass_rate(group: RolloutGroup) -> float:
+    """Returns the mean of the part "answer" over the episodes of a group; one without it counts as 0."""
+    parts = [rollouts[0].reward_parts for rollouts in group.episodes]
+    if not any("answer" in found for found in parts):
+        raise UserError(
+            "rollouts.min_pass_rate or max_pass_rate is set, and the reward has no part 'answer', of which the pass "
+            f"rate is the mean (prompt {group.prompt.id!r}): leave them at 0 and 1, or give the reward that part"
+        )
+    return fmean(found.get("answer", 0.0) for found in parts)

@@ -13,8 +13,9 @@ from megatron_sspo.types import RolloutGroup, rollouts_of
 def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
     """Returns means over the responses, and the share of groups with equal rewards, see `has_equal_rewards`.
 
-    Means of rewards are over episodes: an episode with several branches counts once. A response is empty if its last
-    turn has no text, as one that is an end token alone; only rank 0 has the texts.
+    Means of rewards are over episodes: an episode with several branches counts once, and the mean of a part is over
+    those that have it. A response is empty if its last turn has no text, as one that is an end token alone; only rank 0
+    has the texts.
     """
     rollouts = rollouts_of(groups)
     rewarded = [rollouts[0] for group in groups for rollouts in group.episodes]
@@ -24,7 +25,10 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
     equal = [group.has_equal_rewards for group in groups]
     return {
         "reward/mean": _mean([rollout.reward for rollout in rewarded]),
-        **{f"reward/{part}": _mean([rollout.reward_parts.get(part, 0.0) for rollout in rewarded]) for part in parts},
+        **{
+            f"reward/{part}": _mean([each.reward_parts[part] for each in rewarded if part in each.reward_parts])
+            for part in parts
+        },
         "reward/zero_variance_groups": _mean(equal),
         "response/tokens_mean": float(lengths.mean()),
         "response/tokens_max": float(lengths.max()),

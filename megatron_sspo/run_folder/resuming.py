@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.checkpoint.state import INITIAL_WEIGHTS, LOOP_STATE, read_checkpoint
+from megatron_sspo.checkpoint.state import INITIAL_WEIGHTS, LOOP_STATE, TEACHER_WEIGHTS, read_checkpoint
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import Manifest, check_content, check_sizes, read_manifest
@@ -54,6 +54,8 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     if state.is_warm_started:  # by an earlier attempt, perhaps with a configuration that had the warm start still
         check_reference(run)
     _check_reference_weights(run, extra.get(INITIAL_WEIGHTS), folder)
+    if run.teacher and (taught := extra.get(TEACHER_WEIGHTS)):
+        _check_weights(Path(run.teacher.path), taught, "its teacher (teacher.path)", folder)
     now = config_to_json(run)
     _check_model(now["model"], manifest, checkpoint)
     _check_architecture(Path(run.model.path), checkpoint)
@@ -109,8 +111,12 @@ def _check_reference_weights(run: Run, initial: str | None, folder: Path) -> Non
     if not (run.needs_reference or run.lora) or initial is None or not path.exists():
         return
     role = "the base of its adapters" if run.lora else f"its reference policy ({reason_for_reference(run)})"
+    _check_weights(path, initial, role, folder)
+
+
+def _check_weights(path: Path, fingerprint: str, role: str, folder: Path) -> None:
     with open_folder(path) as weights:
-        if weights.fingerprint() != initial:
+        if weights.fingerprint() != fingerprint:
             raise UserError(
                 f"{path} has other weights than those that {folder} began with, which are {role}: restore them, or "
                 "start a new run"

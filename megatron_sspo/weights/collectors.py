@@ -11,7 +11,7 @@ memory of every GPU in it."""
 
 
 Row = Sequence[Piece]
-"""The pieces of a row of the weight table."""
+"""The pieces of a row of the weight table, or of all rows of a fused tensor."""
 
 
 def assign(pieces: Sequence[Row], *, max_collectors: int) -> dict[int, list[Row]]:

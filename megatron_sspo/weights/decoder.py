@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.weights import yarn
 from megatron_sspo.weights.family import DEQUANTIZE, EXPERTS, Config, ExpertNames, flag, number, require, size
 from megatron_sspo.weights.table import Group, ParameterMap, gate_up, qkv, replicated, row_parallel, vocab
 
@@ -32,6 +33,7 @@ _PLAIN: Allowed = {
 }
 _PLAIN_ROPE: Allowed = {"rope_type": ("default",), "partial_rotary_factor": (1, None)}
 _ROPE_THETA, _EPSILON = 10_000.0, 1e-6  # Transformers' defaults in most families
+YARN_ROPE: Allowed = {"rope_type": ("default", "yarn")}
 _FULL_ATTENTION = ("full_attention", "attention")  # to all earlier tokens, as newer and older files name it
 SWITCHED_WINDOW: Allowed = {"use_sliding_window": (False, None), "sliding_window": None}
 """A window that is read only if it is switched on, as in the Qwen families."""
@@ -47,6 +49,7 @@ class Attention:
         default_groups: the number of key-value heads; None: that of query heads.
         default_head_dim: the size of a head; None: hidden_size / num_attention_heads.
         output_gate: whether q_proj has, after each head's query, the gate of the head's output.
+        has_own_rope: whether the attention itself has the rotary embedding, and scales the logits.
     """
 
     qk_layernorm: bool = False
@@ -54,6 +57,7 @@ class Attention:
     default_groups: int | None = None
     default_head_dim: int | None = None
     output_gate: bool = False
+    has_own_rope: bool = False
 
 
 _PLAIN_ATTENTION = Attention()
@@ -75,7 +79,7 @@ def check(config: Config, also: Allowed | None = None, *, rope_parameters: Allow
         )
     require(config, {**_PLAIN, **(also or {})})
     kinds = config.get("layer_types")
-    if kinds is not None and any(kind not in _FULL_ATTENTION for kind in kinds):
+    if kinds is not None and "layer_types" not in (also or {}) and any(kind not in _FULL_ATTENTION for kind in kinds):
         raise UserError(
             f"config.json has layer_types {short_repr(sorted(set(kinds)))} (sliding_window "
             f"{short_repr(config.get('sliding_window'))}), which is not supported: all must be 'full_attention'"
@@ -100,11 +104,18 @@ def rope(config: Config, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
 
 
 def transformer_fields(
-    config: Config, *, attention: Attention = _PLAIN_ATTENTION, default_epsilon: float = _EPSILON
+    config: Config,
+    *,
+    attention: Attention = _PLAIN_ATTENTION,
+    default_epsilon: float = _EPSILON,
+    default_theta: float = _ROPE_THETA,
 ) -> dict[str, Any]:
     """Returns arguments of TransformerConfig."""
     num_heads, num_groups, head_dim = _attention_sizes(config, attention)
+    turned = rope(config, default_theta)
+    has_yarn = turned["rope_type"] == "yarn" and not attention.has_own_rope
     return {
+        **({"softmax_scale": yarn.attention_factor(turned) ** 2 / head_dim**0.5} if has_yarn else {}),
         "num_layers": size(config, "num_hidden_layers"),
         "hidden_size": size(config, "hidden_size"),
         "ffn_hidden_size": size(config, "intermediate_size"),
@@ -153,14 +164,20 @@ def _with_experts(config: Config, num_dense: int) -> list[int]:
     return [int(layer >= num_dense) for layer in range(size(config, "num_hidden_layers"))]
 
 
-def model_fields(config: Config, *, default_theta: float = _ROPE_THETA) -> dict[str, Any]:
-    """Returns arguments of GPTModel: the vocabulary and the rotary embedding."""
+def model_fields(
+    config: Config, *, attention: Attention = _PLAIN_ATTENTION, default_theta: float = _ROPE_THETA
+) -> dict[str, Any]:
+    """Returns arguments of GPTModel: the vocabulary and the rotary embedding, with YaRN also its frequencies."""
+    turned = rope(config, default_theta)
+    has_yarn = turned["rope_type"] == "yarn" and not attention.has_own_rope
+    head_dim = _attention_sizes(config, attention)[2]
     return {
+        **({"rotary_frequencies": yarn.frequencies(config, turned, head_dim)} if has_yarn else {}),
         "vocab_size": size(config, "vocab_size"),
         "max_sequence_length": size(config, "max_position_embeddings"),
         "share_embeddings_and_output_weights": flag(config, "tie_word_embeddings"),
         "position_embedding_type": "rope",
-        "rotary_base": rope(config, default_theta)["rope_theta"],
+        "rotary_base": turned["rope_theta"],
     }
 
 

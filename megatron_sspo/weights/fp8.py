@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.family import load_family, size
 from megatron_sspo.weights.table import ParameterMap
@@ -25,7 +26,14 @@ _LINEAR = re.compile(r"\.linear_(qkv|proj|fc1|fc2)\.weight$")  # in the table's 
 
 
 def quantized_names(rows: Iterable[ParameterMap]) -> set[str]:
-    """Returns the Hugging Face names of the weights that are quantized."""
+    """Returns the Hugging Face names of the weights that are quantized.
+
+    Raises:
+        UserError: the experts of a layer are one tensor, of which FP8 folders know no form.
+    """
+    rows = list(rows)
+    if any(row.is_fused for row in rows):
+        raise UserError("quantize is fp8, and the model has the experts of a layer as one tensor: leave quantize out")
     return {name for row in rows if _LINEAR.search(row.name) for name in row.hf}
 
 
@@ -54,13 +62,16 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_known(quantization: Any) -> bool:
-    """Returns whether the quantization_config of a folder is this one, whichever modules it leaves out."""
+    """Returns whether a folder's quantization_config is this one or MXFP4's, whichever modules it leaves out."""
     wanted = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
-    return isinstance(quantization, dict) and all(quantization.get(key) == value for key, value in wanted.items())
+    if not isinstance(quantization, dict):
+        return False
+    is_fp8 = all(quantization.get(key) == value for key, value in wanted.items())
+    return is_fp8 or quantization.get("quant_method") == "mxfp4"
 
 
 def trained_config(model_path: Path) -> dict[str, Any]:
-    """Returns the content of config.json; for a folder in FP8, of the bfloat16 folder that it is read as."""
+    """Returns the content of config.json; for a folder in FP8 or MXFP4, of the bfloat16 folder that it is read as."""
     config = read_json(model_path / "config.json")
     if is_known(config.get("quantization_config")):
         del config["quantization_config"]

@@ -206,4 +206,9 @@ class GatherPlan:
 
 def _whole(rows: Sequence[Row], pieces: Mapping[tuple[str, Shard], torch.Tensor]) -> Iterator[NamedTensor]:
     for row in rows:
-        yield from row[0].row.to_hf([pieces[piece.row.name, piece.shard] for piece in row]).items()
+        parts: dict[str, list[torch.Tensor]] = {}
+        for _, of_one in groupby(row, key=lambda piece: piece.row.name):
+            shards = list(of_one)
+            for name, part in shards[0].row.to_hf([pieces[each.row.name, each.shard] for each in shards]).items():
+                parts.setdefault(name, []).append(part)
+        yield from ((name, torch.cat(found) if len(found) > 1 else found[0]) for name, found in parts.items())

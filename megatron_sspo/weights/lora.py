@@ -40,13 +40,17 @@ def factors_of(rows: Sequence[ParameterMap], targets: Collection[str], rank: int
         targets: names of `run.LoRA.targets`.
 
     Raises:
-        UserError: the model has no weight of one of the targets.
+        UserError: the model has no weight of one of the targets, or latent attention.
     """
-    wanted = {target: [row for row in rows if _is_of(row.name, target)] for target in targets}
+    if any(row.name.endswith(".linear_kv_up_proj.weight") for row in rows):
+        raise UserError("lora is set, and models with multi-head latent attention have no adapters here: leave it out")
+    wanted = {target: [row for row in rows if _is_of(row.name, target) and not row.is_fused] for target in targets}
     if missing := [target for target, found in wanted.items() if not found]:
-        raise UserError(f"lora.targets has {missing[0]!r}, and the model has no such layers: leave it out")
+        raise UserError(
+            f"lora.targets has {missing[0]!r}, and the model has no such layers, or experts as one tensor: leave it out"
+        )
     if any(isinstance(row.sharding, GatedQKV) for row in rows):
-        raise UserError("lora is set, and the model's attention has an output gate, which adapters do not support yet")
+        raise UserError("lora is set, and models whose attention has an output gate have no adapters here: leave it out")
     names = {row.name for found in wanted.values() for row in found}
     return [_factors(row, rank) for row in rows if row.name in names]
 

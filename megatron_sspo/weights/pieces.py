@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from megatron_sspo.processes import agree
 from megatron_sspo.weights.table import ParameterMap
@@ -62,9 +63,13 @@ def holders_among(held: Mapping[int, Mapping[str, Shard]]) -> ShardHolders:
 
 
 def pieces_of(rows: Sequence[ParameterMap], holders: ShardHolders) -> list[list[Piece]]:
-    """Returns the pieces of each row, in order."""
+    """Returns the pieces of each row, in order; rows of one fused tensor are together."""
     count = {name: shard[1] for name, shard in holders}
     return [
-        [Piece(row, (i, count[row.name]), holders[row.name, (i, count[row.name])]) for i in range(count[row.name])]
-        for row in rows
+        [
+            Piece(row, (i, count[row.name]), holders[row.name, (i, count[row.name])])
+            for row in together
+            for i in range(count[row.name])
+        ]
+        for _, together in groupby(rows, key=lambda row: row.hf)
     ]

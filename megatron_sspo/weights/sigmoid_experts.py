@@ -11,6 +11,17 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.weights import decoder
 from megatron_sspo.weights.family import Config, ExpertNames, number, size
 
+EXPERTS = ExpertNames(
+    router="mlp.gate",
+    gate="mlp.experts.{e}.gate_proj",
+    up="mlp.experts.{e}.up_proj",
+    down="mlp.experts.{e}.down_proj",
+    width="moe_intermediate_size",
+    bias="mlp.gate.e_score_correction_bias",
+    shared="mlp.shared_experts",
+)
+"""The names of their tensors in a folder."""
+
 
 def num_dense(config: Config) -> int:
     """Returns the number of first layers that have no experts."""

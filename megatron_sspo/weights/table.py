@@ -49,6 +49,18 @@ class Sharding:
         """Returns the ranges that make up a shard. `sizes` are the sources' sizes along `dim`."""
         return (Block(0, 0, sizes[0]),)
 
+    def shape(self, joined: Shape) -> Shape:
+        """Returns the shape of a shard, from that of its ranges one after the other."""
+        return joined
+
+    def to_megatron(self, joined: Tensor) -> Tensor:
+        """Returns a shard, from its ranges one after the other."""
+        return joined
+
+    def to_hf(self, shard: Tensor) -> Tensor:
+        """Returns the ranges of a shard, one after the other."""
+        return shard
+
 
 @dataclass(frozen=True)
 class EvenSplit(Sharding):
@@ -134,6 +146,34 @@ class Interleaved(Sharding):
 
 
 @dataclass(frozen=True)
+class FusedExpert(Sharding):
+    """Expert `expert` of a tensor [experts, in, out] that holds all of a layer, or of their biases [experts, out].
+
+    Megatron's [out, in] is its transpose. If it is gated, the tensor's outputs 0, 2, ... are the gate and 1, 3, ... up.
+    """
+
+    expert: int
+    is_gated: bool
+
+    def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
+        return 1, "the number of parts of an expert with biases,"
+
+    def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
+        return (Block(0, self.expert, self.expert + 1),)
+
+    def shape(self, joined: Shape) -> Shape:
+        return joined[:0:-1]
+
+    def to_megatron(self, joined: Tensor) -> Tensor:
+        outputs = joined[0].movedim(-1, 0)
+        return torch.cat([outputs[0::2], outputs[1::2]]) if self.is_gated else outputs.contiguous()
+
+    def to_hf(self, shard: Tensor) -> Tensor:
+        outputs = torch.stack(shard.chunk(2), dim=1).flatten(0, 1) if self.is_gated else shard
+        return outputs.movedim(0, -1)[None].contiguous()
+
+
+@dataclass(frozen=True)
 class PaddedVocab(Sharding):
     """Equal shards along dim 0, after zero rows were appended up to `padded_size`; `to_hf` drops the appended rows."""
 
@@ -169,6 +209,11 @@ class ParameterMap:
     def dim(self) -> int:
         return self.sharding.dim
 
+    @property
+    def is_fused(self) -> bool:
+        """Tells whether the source has parameters of further rows, which are next to this one in the table."""
+        return isinstance(self.sharding, FusedExpert)
+
     def blocks(self, shard: int, num_shards: int) -> tuple[Block, ...]:
         """Returns the ranges of Hugging Face tensors that, concatenated in this order along `dim`, make up a shard.
 
@@ -188,6 +233,8 @@ class ParameterMap:
 
     def rows(self, read: Read, start: int, stop: int) -> Tensor:
         """Returns rows [start, stop) of the whole parameter, from slices of the Hugging Face tensors."""
+        if self.is_fused:
+            return self.to_megatron(read, 0, 1)[start:stop]
         blocks = _slice(self.row_blocks(), start, stop)
         return _join([read(self.hf[block.source or 0], 0, block.start, block.stop) for block in blocks], 0)
 
@@ -198,7 +245,7 @@ class ParameterMap:
     def shape(self, num_shards: int) -> Shape:
         """Returns the shape of a shard, which is the same for all shards."""
         size = sum(block.size for block in self.blocks(0, num_shards))
-        return *self.hf_shapes[0][: self.dim], size, *self.hf_shapes[0][self.dim + 1 :]
+        return self.sharding.shape((*self.hf_shapes[0][: self.dim], size, *self.hf_shapes[0][self.dim + 1 :]))
 
     def to_megatron(self, read: Read, shard: int, num_shards: int) -> Tensor:
         """Returns the shard, of shape `shape(num_shards)`, from slices of the Hugging Face tensors.
@@ -213,17 +260,17 @@ class ParameterMap:
                 parts.append(like.new_zeros([*like.shape[: self.dim], block.size, *like.shape[self.dim + 1 :]]))
             else:
                 parts.append(read(self.hf[block.source], self.dim, block.start, block.stop))
-        return _join(parts, self.dim)
+        return self.sharding.to_megatron(_join(parts, self.dim))
 
     def to_hf(self, shards: Sequence[Tensor]) -> dict[str, Tensor]:
         """Returns the Hugging Face tensors, by name, from all shards in order; a row with group "none" needs only one.
 
-        They may be views of the shards.
+        They may be views of the shards. Of a source that is fused it is the row's own part.
         """
         shards = shards[:1] if self.group == "none" else shards
         parts: list[list[tuple[int, Tensor]]] = [[] for _ in self.hf]
         for index, shard in enumerate(shards):
-            offset = 0
+            offset, shard = 0, self.sharding.to_hf(shard)
             for block in self.blocks(index, len(shards)):
                 if block.source is not None:
                     parts[block.source].append((block.start, shard.narrow(self.dim, offset, block.size)))

@@ -52,6 +52,7 @@ CONTRADICTIONS = {
     "rollouts=Rollouts(agent='a:B'), penalties=Penalties(entropy_coef=.1)": "penalties are sums over sequences",
     "rollouts=Rollouts(agent='a:B'), objective=dapo()": "only a mean over sequences counts an episode",
     "rollouts=Rollouts(sampling=Sampling(top_p=.9)), old_policy='rollout'": "set top_p to 1",
+    "rollouts=Rollouts(sampling=Sampling(top_k=9, min_p=.1)), old_policy='rollout'": "top_k is 9 and min_p is 0.1 ",
     "optimizer=Optimizer(offload=1), ddp={'use_distributed_optimizer': False}": "optimizer.offload is 1.0 and ddp.use_",
     "lora=LoRA(), megatron={'moe_router_bias_update_rate': .1}": "an adapter has no biases of routers",
     "tokens_per_microbatch=100": "a sequence may have 528 tokens",

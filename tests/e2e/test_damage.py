@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from megatron_sspo.checkpoint.state import TEACHER_WEIGHTS
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.manifest import checksums, read_manifest, write_manifest
 from megatron_sspo.preflight.preflight import preflight
 from megatron_sspo.recipe import load_recipe
+from megatron_sspo.run import Teacher
+from megatron_sspo.weights.formats.open_folder import open_folder
 from megatron_sspo.weights.formats.random import INITIAL_MODEL
 
 pytestmark = pytest.mark.slow
@@ -56,12 +59,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "is damaged (trainer/__0_0.distcp has 5 bytes and was written with",
     ),
     "a bit of a shard is flipped": (
-        lambda run: flip(run / NEWEST / "trainer/__0_1.distcp"),
-        "is damaged (the content of trainer/__0_1.distcp is not what was written)",
+        lambda run: flip(run / NEWEST / "trainer/__0_0.distcp"),
+        "is damaged (the content of trainer/__0_0.distcp is not what was written)",
     ),
-    "a bit of the common state is flipped": (
-        lambda run: flip(run / NEWEST / "trainer/common.pt"),
-        "is damaged (the content of trainer/common.pt is not what was written)",
+    "a bit of the metadata is flipped": (
+        lambda run: flip(run / NEWEST / "trainer/.metadata"),
+        "is damaged (the content of trainer/.metadata is not what was written)",
     ),
     "the manifest is gone": (lambda run: (run / NEWEST / "manifest.json").unlink(), "it has no manifest.json"),
     "the manifest is empty": (
@@ -177,6 +180,30 @@ def test_a_penalty_whose_reference_has_other_weights_is_refused(trained, run_fol
         look(trained, run_folder, *changes)
     with pytest.raises(UserError, match="are the base of its adapters"):
         look(trained, run_folder, *changes[1:], "lora.rank=4")
+
+
+def test_a_teacher_with_other_weights_or_another_vocabulary_is_refused(trained, run_folder: Path, tmp_path) -> None:
+    teacher = shutil.copytree(run_folder / INITIAL_MODEL, tmp_path / "teacher")
+
+    def look(trained, folder: Path) -> None:
+        run = replace(load_recipe(f"{trained.recipe}:bare", ["num_updates=2"]), teacher=Teacher(path=str(teacher)))
+        preflight(run, resume=folder)
+
+    look(trained, run_folder)
+    with open_folder(teacher) as folder:
+        fingerprint = folder.fingerprint()
+    edit_with_manifest(run_folder / NEWEST, lambda state: state.update({TEACHER_WEIGHTS: fingerprint}))
+    look(trained, run_folder)
+    weights = load_file(teacher / "model.safetensors")
+    save_file({name: weight + 0.5 for name, weight in weights.items()}, teacher / "model.safetensors")
+    with pytest.raises(UserError, match=r"teacher has other weights than those .* are its teacher"):
+        look(trained, run_folder)
+    text = (teacher / "tokenizer.json").read_text()
+    assert '"7"' in text
+    (teacher / "tokenizer.json").write_text(text.replace('"7"', '"seven"'))
+    edit_with_manifest(run_folder / NEWEST, lambda state: state.update({TEACHER_WEIGHTS: ""}))
+    with pytest.raises(UserError, match="tokenizer has another vocabulary than the model's"):
+        look(trained, run_folder)
 
 
 def test_a_run_that_has_lost_its_checkpoints_is_not_begun_anew(trained, run_folder) -> None:

@@ -52,7 +52,7 @@ class Reward:
 
 
 PROMPTS = [Prompt(id=id, tokens=(1,), answer="1") for id in "abcd"]
-SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_tokens=9)
+SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, max_tokens=9)
 
 
 class Words:

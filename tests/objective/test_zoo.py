@@ -7,6 +7,7 @@ import torch
 
 from megatron_sspo.objective import (
     Correction,
+    Decayed,
     Flipped,
     Identity,
     Preserving,
@@ -19,7 +20,9 @@ from megatron_sspo.objective import (
     aspo,
     ce_gppo,
     cispo,
+    cppo,
     dapo,
+    dgpo,
     dppo_kl,
     dppo_tv,
     dr_grpo,
@@ -30,13 +33,17 @@ from megatron_sspo.objective import (
     gmpo,
     gmpo_wide,
     icepop,
+    ipo,
     kpop,
     luspo,
+    maspo,
+    minpro,
     opsm,
     pspo,
     rloo,
     scopic,
     spo,
+    topr,
     vespo,
     vespo_documented,
 )
@@ -115,6 +122,45 @@ def quadratic(n, eps, scale):
     return n.ratio * n.a - n.a.abs() * scale * (n.ratio - 1).square() / (2 * eps)
 
 
+def dgpo_terms(n):
+    below, above = (n.a < 0) & (n.ratio < 0.8), (n.a > 0) & (n.ratio > 1.2)
+    decayed = torch.where(below, (sg(n.ratio) / 0.8) ** 2, (1.2 / sg(n.ratio)) ** 0.25)
+    return torch.where(below | above, n.ratio * decayed, n.ratio) * n.a
+
+
+def maspo_terms(n):
+    along = torch.where(n.a > 0, n.ratio > 1, n.ratio < 1)
+    scale = torch.where(n.a > 0, (1 + 0.5 * n.a).clamp(0.1, 10), (1 / (1 - 0.7 * n.a)).clamp(0.1, 10))
+    sigma = (0.4 / n.q**0.3).clamp(0.4, 10) * scale
+    return torch.where(along, torch.exp(-((sg(n.ratio) - 1) ** 2) / 2 / sigma**2), 1.0) * n.ratio * n.a
+
+
+def topr_terms(n):
+    product = torch.stack([part.prod() for part in sg(n.ratio).split(LENGTHS)])[SEGMENTS.ids]
+    return torch.where(n.a > 0, 1.0, product.clamp(0, 1)) * n.a * n.log_probs
+
+
+def minpro_terms(n):
+    parts = sg(n.ratio).split(LENGTHS)
+    least = torch.stack([part[:t].min() if t else torch.ones_like(part[0]) for part in parts for t in range(len(part))])
+    return (least * sg(n.ratio)).clamp(0.6, 1.3) * n.a * n.log_probs
+
+
+def cppo_kept(n, delta, prefix, floor):
+    """The algorithm of the paper, one token after the other."""
+    kept = []
+    for distances, ratios, advantages in zip(
+        (n.p - n.q).abs().split(LENGTHS), n.ratio.split(LENGTHS), n.a.split(LENGTHS), strict=True
+    ):
+        spent = weights = 0.0
+        for t, (distance, ratio, advantage) in enumerate(zip(distances, ratios, advantages, strict=True)):
+            weight = 1 - (1 - floor) / max(len(distances) - 1, 1) * t
+            bound = min(delta, delta + prefix * weights - spent)
+            kept.append(bool(advantage * (ratio - 1) <= 0 or weight * distance <= bound))
+            spent, weights = spent + weight * distance, weights + weight
+    return torch.tensor(kept)
+
+
 # name -> the objective, J · N of the paper, and whether the value is the paper's too
 ROWS = {
     "dapo": (dapo(), lambda n: clip_term(n.ratio, n.a, 0.2, 0.28).sum(), True),
@@ -144,6 +190,12 @@ ROWS = {
     "dppo_tv": (dppo_tv(), lambda n: dppo_terms(n, (n.p - n.q).abs(), 0.15).sum(), False),
     "dppo_kl": (dppo_kl(), lambda n: dppo_terms(n, binary(n.q, n.p), 0.05).sum(), False),
     "opsm": (opsm(delta=0.02), lambda n: of_sequences(opsm_terms(n)), True),
+    "topr": (topr(), lambda n: of_sequences(topr_terms(n)), False),
+    "minpro": (minpro(1.3, 0.6), lambda n: minpro_terms(n).sum(), False),
+    "dgpo": (dgpo(n=2.0, m=4.0), lambda n: dgpo_terms(n).sum(), True),
+    "maspo": (maspo(0.4, 0.3, 0.5, 0.7), lambda n: maspo_terms(n).sum(), True),
+    "ipo": (ipo(0.1), lambda n: (((n.p - n.q).abs() <= 0.1) * n.ratio * n.a).sum(), True),
+    "cppo": (cppo(0.1, 0.03, 0.3), lambda n: (cppo_kept(n, 0.1, 0.03, 0.3) * n.ratio * n.a).sum(), True),
     "vespo": (vespo(), lambda n: vespo_terms(n, 2, 3, 3, 2).sum(), False),
     "vespo_documented": (vespo_documented(), lambda n: vespo_terms(n, 2, 1.5, 4, 2.5).sum(), False),
 }
@@ -223,7 +275,7 @@ def test_weight_of_a_gate_without_stopped_gradients_is_its_derivative(gate):
     torch.testing.assert_close(gate.weight(log_ratio.detach(), torch.tensor(1.0)), gradient, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("gate", [Truncated(), Score(), Preserving(), Flipped()], ids=str)
+@pytest.mark.parametrize("gate", [Truncated(), Score(), Preserving(), Flipped(), Decayed(m=1.0)], ids=str)
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_the_gradient_of_a_gate_is_bounded_and_1_at_1(gate, advantage):
     log_ratio, advantage = torch.tensor([-30.0, -1.0, 0.0, 1.0, 30.0]), torch.tensor(advantage)
@@ -269,6 +321,25 @@ def test_a_trust_region_around_the_engine():
         TrustRegion(divergence="js")
 
 
+def test_the_budget_of_a_prefix_masks_tokens_that_a_threshold_keeps():
+    """Both bounds of CPPO act in the batch."""
+    numbers = Numbers()
+    budgeted, threshold = (cppo_kept(numbers, 0.1, prefix, 0.8) for prefix in (0.03, 1e9))
+    assert (threshold & ~budgeted).any() and (~threshold).any()
+    weight = numbers.call(cppo(0.1, 0.03)).tokens["token_weight"]
+    assert (weight == 1).tolist() == budgeted.tolist()
+
+
+@pytest.mark.parametrize("objective", [minpro(), cppo(0.1, 0.03)], ids=["minpro", "cppo"])
+def test_a_prefix_is_that_of_its_own_sequence_to_the_last_bit(objective):
+    numbers = Numbers()
+    weight = numbers.call(objective).tokens["token_weight"].split(LENGTHS)
+    parts = zip(numbers.log_probs.split(LENGTHS), numbers.old.split(LENGTHS), numbers.of_sequence, weight, strict=True)
+    for log_probs, old, advantage, expected in parts:
+        alone = objective(log_probs, old, advantage[None], Segments.from_lengths([len(old)]))
+        assert alone.tokens["token_weight"].tolist() == expected.tolist()
+
+
 # --- corrections
 
 
@@ -300,7 +371,7 @@ def test_icepop_and_products():
 @pytest.mark.parametrize("of_tokens", [False, True])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("log_weight", [-1.0, 0.0, 0.4, 2.0])
-@pytest.mark.parametrize("gate", [Truncated(), Score(), Smoothed(), Preserving(), Flipped()])
+@pytest.mark.parametrize("gate", [Truncated(), Score(), Smoothed(), Preserving(), Flipped(), Decayed()])
 def test_a_gate_of_a_sequence_has_the_gradient_that_it_names(gate, log_weight, advantage, of_tokens):
     segments = Segments.from_lengths([2])
     log_probs = torch.full((2,), log_weight, dtype=torch.float64, requires_grad=True)

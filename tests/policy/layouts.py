@@ -36,7 +36,9 @@ from megatron_sspo.objective import (
     aspo,
     ce_gppo,
     cispo,
+    cppo,
     dapo,
+    dgpo,
     dppo_kl,
     dppo_tv,
     drpo,
@@ -46,8 +48,11 @@ from megatron_sspo.objective import (
     gmpo_wide,
     grpo,
     gspo,
+    ipo,
     kpop,
     luspo,
+    maspo,
+    minpro,
     opsm,
     pspo,
     rloo,
@@ -55,9 +60,10 @@ from megatron_sspo.objective import (
     scopic,
     spo,
     sspo,
+    topr,
     vespo,
 )
-from megatron_sspo.run import Parallel
+from megatron_sspo.run import Parallel, Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +223,15 @@ def _of_glm(kind: str) -> dict[str, Layout]:
     }
 
 
-COVERING |= _of_glm("glm4")
+COVERING |= _of_glm("glm4") | _of_glm("mla")
 REPEATING |= _of_glm("glm4_odd")
+COVERING |= {  # sinks, windows, biased experts that are one tensor in a folder
+    "gpt_oss": Layout(kind="gpt_oss", tokens=4096),
+    "gpt_oss EP2": Layout(kind="gpt_oss", parallel=EP2),
+    "gpt_oss TP2 SP EP2, recompute": Layout(kind="gpt_oss", parallel=TP2_SP_EP2, megatron=RECOMPUTE),
+    "gpt_oss PP2 VPP2": Layout(kind="gpt_oss", parallel=PP2_VPP2),
+    "gpt_oss CP2": Layout(kind="gpt_oss", parallel=CP2),
+}
 LAYOUTS = COVERING | REPEATING
 
 
@@ -318,11 +331,12 @@ def cases() -> dict[str, tuple[Any, Penalties, Correction]]:
 
 
 def _of_tokens() -> tuple[Any, ...]:
-    return (ce_gppo(), cispo(), aspo(), scopic(), spo(1.0), drpo(), dppo_tv(), dppo_kl(), dual_clip(), dapo(), vespo())
+    first = (ce_gppo(), cispo(), aspo(), scopic(), spo(1.0), drpo(), dppo_tv(), dppo_kl(), dual_clip(), dapo(), vespo())
+    return (*first, minpro(), dgpo(), maspo(), ipo(), cppo())
 
 
 def _of_sequences() -> tuple[Any, ...]:
-    return (pspo(), opsm(delta=0.0), rloo(), luspo(0.1, 0.1), gmpo_wide())
+    return (pspo(), opsm(delta=0.0), rloo(), luspo(0.1, 0.1), gmpo_wide(), topr())
 
 
 @dataclass(frozen=True)
@@ -369,6 +383,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         share_prompts=True if layout.series and layout.parallel.context == 1 else None,  # not the default on GPUs
         routing_replay="R2" if layout.batch == "routed" else "none",
         lora=tiny_policy.lora(layout.kind, folder) if layout.lora else None,
+        teacher=None if layout.series else _teacher(layout.kind, folder),
     )
     policy = Policy(run, folder, device)
     shares, policy._schedule.share_prompts = policy._schedule.share_prompts, False
@@ -381,6 +396,11 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
     parts_agree = _parts_agree(policy, before)
     noted = [r for group in policy.old_log_probs(batch) for r in group.rollouts]
     compared = {case: _gradient(policy, batch, case, results / layout.reference) for case in cases_of(name)}
+    taught = None
+    if run.teacher:
+        (with_teacher,) = policy.teacher_log_probs([batch])
+        taught = _gradient(policy, with_teacher, "SSPO AtanLog", results / f"{layout.reference} taught")
+        taught["log_probs"] = _of_teacher(with_teacher)
     shared = _with_shared_prompts(policy, read_batch(batch_file), results / layout.reference) if shares else None
     policy.transformer.moe_router_bias_update_rate = 0.01  # of routers with a bias, in whole updates alone
     records = [policy.update(batch, sspo()) for _ in range(3)]
@@ -390,6 +410,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         "old_log_probs": [r.old_log_probs.tolist() for r in noted],
         "routes": [None if r.routes is None else r.routes.tolist() for r in noted],
         "gradients": compared,
+        "taught": taught,
         "shared": shared,
         "steps": [(record.loss, record.grad_norm, record.learning_rate) for record in records],
         "after": weights(),
@@ -423,13 +444,25 @@ def _with_shared_prompts(policy: Any, batch: Any, reference: Path) -> dict[str, 
     dist.all_gather_object(sizes, sum(row.pieces is not None for row in rows))
     noted = [r for group in policy.old_log_probs(batch) for r in group.rollouts]
     compared = {case: _gradient(policy, batch, case, reference) for case in FEW_CASES}
+    taught = _of_teacher(policy.teacher_log_probs([batch])[0]) if policy.run.teacher else None
     policy._schedule.share_prompts = False
     return {
+        "taught": taught,
         "rows": sum(sizes),
         "old_log_probs": [r.old_log_probs.tolist() for r in noted],
         "routes": [None if r.routes is None else r.routes.tolist() for r in noted],
         "gradients": compared,
     }
+
+
+def _teacher(kind: str, folder: Path) -> Teacher:
+    """Returns a teacher of another architecture than the policy's; one without experts where tensor ranks may be."""
+    other = "glm4" if kind == "moe" else "tied" if kind == "dense" else "dense"
+    return Teacher(path=str(folder.with_name(other)), coef=0.3, reward_weight=0.5)
+
+
+def _of_teacher(batch: Any) -> list[list[float]]:
+    return [rollout.teacher_log_probs.tolist() for group in batch for rollout in group.rollouts]
 
 
 def _parts_agree(policy: Any, expected: Mapping[str, torch.Tensor]) -> bool:

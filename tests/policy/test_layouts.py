@@ -65,6 +65,19 @@ def test_shared_prompts_change_nothing(measured, note, name):
     assert found["routes"] == reference["routes"], f"{name}: recorded routes of shared prompts differ"
 
 
+@other_layout
+def test_a_teacher_of_another_architecture(measured, note, name):
+    found, reference = measured(name), measured(layouts.MEASURED[name].reference)["taught"]["log_probs"]
+    shared = found["shared"]["taught"] if found["shared"] else reference
+    for values in (found["taught"]["log_probs"], shared):
+        pairs = zip(values, reference, strict=True)
+        difference = max(abs(a - b) for x, y in pairs for a, b in zip(x, y, strict=True))
+        note(name, "teacher", difference)
+        assert difference < 1e-5, f"{name}: log-probs of the teacher differ by {difference}"
+    note(name, "taught", found["taught"]["gradient"])
+    assert found["taught"]["gradient"] < 1e-5, f"{name}: the gradient with a teacher differs: {found['taught']}"
+
+
 @every_layout
 def test_every_way_to_gather_gives_the_same_weights(measured, name):
     assert measured(name)["parts_agree"], f"{name}: weights that few ranks put together differ, or are not all there"

@@ -161,8 +161,8 @@ def test_rewards_and_lengths() -> None:
     ]
     assert reward_metrics(groups, policy_version=4) == {
         "reward/mean": 1.125,
-        "reward/answer": 0.5,
-        "reward/format": 0.625,
+        "reward/answer": pytest.approx(2 / 3),
+        "reward/format": pytest.approx(5 / 6),
         "reward/zero_variance_groups": 0.5,
         "response/tokens_mean": 2.0,
         "response/tokens_max": 4.0,

@@ -9,7 +9,7 @@ from tiny_policy import make_run, read_batch
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Penalties, sspo
-from megatron_sspo.policy import attention
+from megatron_sspo.policy.layers import attention
 from megatron_sspo.policy.metrics import update_metrics
 from megatron_sspo.policy.policy import Policy
 
@@ -30,7 +30,7 @@ def sharing_of(policy, batch):
 
 
 @pytest.mark.parametrize("max_padding", [math.inf, -1])  # pieces in two padded calls, and in a call for each
-@pytest.mark.parametrize(("kind", "tokens"), [("moe", 4096), ("moe", 40), ("tied", 4096)])
+@pytest.mark.parametrize(("kind", "tokens"), [("moe", 4096), ("moe", 40), ("tied", 4096), ("gpt_oss", 4096)])
 def test_the_gradient_is_that_of_separate_rows(kind, tokens, max_padding, folders, batches, device, monkeypatch):
     monkeypatch.setattr(attention, "_MULTIPLICATIONS_PER_CALL", max_padding)
     batch = read_batch(batches[kind])

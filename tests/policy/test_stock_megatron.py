@@ -12,7 +12,9 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 
 
-@pytest.mark.parametrize("kind", ["moe", "moe_odd", "mixtral", "dense", "tied", "qwen3", "qwen2", "glm4", "glm4_odd"])
+@pytest.mark.parametrize(
+    "kind", ["moe", "moe_odd", "mixtral", "dense", "tied", "qwen3", "qwen2", "glm4", "glm4_odd", "gpt_oss"]
+)
 @pytest.mark.parametrize("padded", [VOCAB_SIZE, 128])
 def test_loads_every_parameter(folders, device, tmp_path, kind, padded):
     from megatron.core import dist_checkpointing
@@ -23,12 +25,14 @@ def test_loads_every_parameter(folders, device, tmp_path, kind, padded):
     source = HFFolder(folders[kind])
     family = load_family(source.config)
     config = transformer_config(family, source.config, Parallel(), torch.float32, {})
+    fields = {**family.model_fields(source.config), "vocab_size": padded}
+    fields.pop("rotary_frequencies", None)  # no parameters
     model = GPTModel(
         config=config,
         transformer_layer_spec=get_gpt_decoder_block_spec(
             config, use_transformer_engine=False, normalization="RMSNorm"
         ),
-        **{**family.model_fields(source.config), "vocab_size": padded},
+        **fields,
     )
     for _, parameter in logical_parameters([model]):
         parameter.data.fill_(float("nan"))

@@ -8,8 +8,12 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -35,8 +39,8 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.lora import factors_of
 
-KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral")
-KINDS += ("glm4", "glm4_odd", "qwen3_next")
+KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
+KINDS += ("mla", "mla_odd", "gpt_oss", "qwen3_next")
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
 TEMPERATURE = 0.7
 CHAT_TEMPLATE = (  # w3 begins a message of the user, w4 one of the policy
@@ -68,8 +72,12 @@ def build(kind: str) -> PreTrainedModel:
     elif kind.startswith("moe"):
         experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
         model = Qwen3MoeForCausalLM(Qwen3MoeConfig(head_dim=16, **experts, **sizes))
-    elif kind == "qwen3":
-        model = Qwen3ForCausalLM(Qwen3Config(head_dim=24, **sizes))
+    elif kind == "qwen3":  # with YaRN
+        yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+        model = Qwen3ForCausalLM(Qwen3Config(head_dim=24, rope_parameters=yarn, **sizes))
+    elif kind == "gpt_oss":  # a window of fewer tokens than most sequences have, and clamps that are met
+        experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "swiglu_limit": 0.5}
+        model = GptOssForCausalLM(GptOssConfig(head_dim=16, sliding_window=6, **experts, **sizes))
     elif kind == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **sizes))
     elif kind == "glm4":  # as GLM-4.5
@@ -87,6 +95,18 @@ def build(kind: str) -> PreTrainedModel:
         experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
         experts |= {"shared_expert_intermediate_size": 32, "linear_value_head_dim": 16}
         model = Qwen3NextForCausalLM(Qwen3NextConfig(head_dim=32, **heads, **experts, **sizes))
+    elif kind.startswith("mla"):
+        is_odd = kind.endswith("odd")  # as Moonlight: queries without a latent, no YaRN; otherwise as DeepSeek-V3
+        ranks = {"q_lora_rank": None if is_odd else 40, "kv_lora_rank": 24}
+        heads = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 20, "num_key_value_heads": 4}
+        groups = {"n_group": 1, "topk_group": 1} if is_odd else {"n_group": 4, "topk_group": 2}
+        experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 48, **groups}
+        experts |= {"first_k_dense_replace": 1 - is_odd, "n_shared_experts": 1 + is_odd, "num_mtp_layers": 0}
+        yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.0}
+        yarn |= {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 16}
+        rope = {"rope_parameters": None if is_odd else yarn, "rms_norm_eps": 1e-3 if is_odd else 1e-6}
+        config = DeepseekV3Config(**{**sizes, **ranks, **heads, **experts, **rope})
+        model = DeepseekV3ForCausalLM(config)
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}
         model = MixtralForCausalLM(MixtralConfig(**experts, **sizes))
@@ -118,10 +138,15 @@ def save(kind: str, folder: Path) -> Path:
 def lora(kind: str, folder: Path) -> LoRA:
     """Returns adapters of all layers, to start from those of `save_adapter`."""
     has_experts = kind.startswith(("mo", "mixtral", "glm4", "qwen3_next"))
+    has_mlp = kind.startswith("glm4") or not (has_experts or kind == "gpt_oss")
     return LoRA(
         rank=8,
         alpha=16.0,
-        targets=("attention", *(["experts"] * has_experts), *(["mlp"] * (not has_experts or kind.startswith("glm4")))),
+        targets=(
+            "attention",
+            *(["experts"] * has_experts),
+            *(["mlp"] * has_mlp),
+        ),
         path=str(folder.with_name(f"{folder.name}-adapter")),
     )
 

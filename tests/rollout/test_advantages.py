@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.rollout.advantages import check_advantage, with_advantages
+from megatron_sspo.rollout.advantages import check_advantage, with_advantages, without_truncated
 from megatron_sspo.rollout.metrics import reward_metrics
 from tests.rollout.test_collect import collected, scripted
 
@@ -160,3 +160,14 @@ def test_what_a_function_must_return():
     check_advantage(name(sampled_tokens), 10**9)  # with a smaller group
     with pytest.raises(UserError, match=r"returned \[tensor.* for 2 rewards, \[1.0, 2.0\]: it must be a tensor"):
         with_advantages(collected("a"), name(cut))
+
+
+def test_responses_that_were_cut_off_have_no_advantage_and_count_in_the_baseline():
+    for estimator in ("group_centered", name(sampled_tokens)):
+        (group,) = with_advantages(collected("a", group_size=3), estimator)
+        cut = [replace(group.rollouts[0], finish_reason="length"), *group.rollouts[1:]]
+        (masked,) = without_truncated([replace(group, rollouts=cut)])
+        assert masked.rollouts[0].advantage == 0 and group.rollouts[0].advantage != 0
+        values = masked.rollouts[0].token_advantages
+        assert (values is None) == (estimator == "group_centered") and (values is None or not values.any())
+        assert all(after is before for after, before in zip(masked.rollouts[1:], cut[1:], strict=True))

@@ -157,6 +157,26 @@ def test_groups_without_reward_variance_are_replaced(refills, expected):
     assert ids(source.next(0)) == expected
 
 
+def rewards_by_length(number, index):
+    return number % 5 + 1 + index
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "expected"), [(0.0, 1.0, [0, 1, 2, 3]), (0.25, 0.55, [1, 2, 3, 6]), (0.9, 1.0, [0, 1, 2, 3])]
+)
+def test_groups_by_their_pass_rate(least, most, expected):
+    run = make_run(refills=5, min_pass_rate=least, max_pass_rate=most)
+
+    class Tenths(Length):
+        def score(self, prompts, responses):
+            return [{"answer": len(response) / 10} for response in responses]
+
+    source = RolloutCycles(
+        run, Servers(rewards_by_length), Tenths(), cycles(run, Servers())._prompts, sync=lambda: None
+    )
+    assert ids(source.next(0)) == expected
+
+
 def test_the_slowest_are_cancelled_and_come_first_in_the_next_cycle():
     engine = Servers(slow=frozenset({"0", "3"}))
     source = cycles(make_run(oversampling=1.5), engine)

@@ -37,7 +37,9 @@ def teacher_forced(model, group, rollout, temperature, top_p):
     """Computes log p of each response token by a plain forward pass of one row, without cache or padding."""
     tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens]])
     start = len(group.prompt.tokens)
-    log_probs = log_distribution(model(tokens, use_cache=False).logits[0, start - 1 : -1], temperature, top_p)
+    log_probs = log_distribution(
+        model(tokens, use_cache=False).logits[0, start - 1 : -1], Sampling(temperature=temperature, top_p=top_p)
+    )
     return log_probs.gather(-1, tokens[0, start:, None]).squeeze(-1)
 
 
@@ -57,7 +59,8 @@ def test_log_probs_are_those_of_a_plain_forward_pass(loaded, folders, shape, tem
 def plain_routes(model, group, rollout):
     """Returns the experts of all tokens but the last by a plain forward pass of one row: [tokens, layers, topk]."""
     tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens]])[:, :-1]
-    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
+    mlps = [layer.mlp for layer in model.model.layers]
+    gates = [getattr(mlp, name) for mlp in mlps for name in ("gate", "router") if hasattr(mlp, name)]
     logits = []
     hooks = [gate.register_forward_hook(lambda _, __, output: logits.append(output[0])) for gate in gates]
     model(tokens, use_cache=False)
@@ -67,7 +70,7 @@ def plain_routes(model, group, rollout):
     return torch.stack([(of.sigmoid() + bias).topk(2).indices for of, bias in zip(logits, biases, strict=True)], dim=1)
 
 
-@pytest.mark.parametrize(("kind", "num_layers"), [("qwen3_moe", 2), ("glm4_moe", 1)])
+@pytest.mark.parametrize(("kind", "num_layers"), [("qwen3_moe", 2), ("glm4_moe", 1), ("gpt_oss", 2)])
 def test_routes_are_those_of_a_plain_forward_pass(tmp_path, folders, kind, num_layers):
     folder = tiny_models.build(tmp_path, kind)
     engine = embedded.engine(folder, max_batch_size=7, routes=True)

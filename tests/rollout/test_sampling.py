@@ -6,18 +6,19 @@ import pytest
 import torch
 
 from megatron_sspo.rollout.embedded import sampling
+from megatron_sspo.types import Sampling
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5, 1.0, -3.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
 RECORDED = 0.0784464532351794
 
 
-def naive(logits, temperature, top_p):
+def naive(logits, temperature, top_p, top_k, min_p):
     """Computes the probabilities of one row, token by token."""
     weights = [math.exp(z / temperature) for z in logits]
     probs = [w / sum(weights) for w in weights]
     kept, mass = [], 0.0
     for token in sorted(range(len(probs)), key=lambda t: (-probs[t], t)):
-        if mass >= top_p:
+        if mass >= top_p or len(kept) == (top_k or 5) or probs[token] < min_p * max(probs):
             break
         kept.append(token)
         mass += probs[token]
@@ -25,16 +26,28 @@ def naive(logits, temperature, top_p):
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize("top_p", [1e-6, 0.35, 0.7, 0.95, 1.0])
-def test_log_distribution_matches_its_definition(temperature, top_p):
-    probs = sampling.log_distribution(LOGITS, temperature, top_p).exp()
-    expected = torch.tensor([naive(row, temperature, top_p) for row in LOGITS.tolist()])
+@pytest.mark.parametrize(
+    ("top_p", "top_k", "min_p"),
+    [
+        *((top_p, 0, 0.0) for top_p in (1e-6, 0.35, 0.7, 0.95, 1.0)),
+        (1.0, 2, 0.0),
+        (0.7, 9, 0.0),
+        (1.0, 0, 0.2),
+        (1.0, 3, 1.0),
+    ],
+)
+def test_log_distribution_matches_its_definition(temperature, top_p, top_k, min_p):
+    cut = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
+    probs = sampling.log_distribution(LOGITS, cut).exp()
+    expected = torch.tensor([naive(row, temperature, top_p, top_k, min_p) for row in LOGITS.tolist()])
     torch.testing.assert_close(probs, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_greedy_reports_the_model_distribution():
     expected = torch.log_softmax(LOGITS, dim=-1)
-    torch.testing.assert_close(sampling.log_distribution(LOGITS, 0.0, 0.5), expected)
+    torch.testing.assert_close(
+        sampling.log_distribution(LOGITS, Sampling(temperature=0.0, top_p=0.5, top_k=2)), expected
+    )
 
 
 def test_draw_never_takes_a_token_of_probability_zero():
@@ -46,7 +59,7 @@ def test_draw_never_takes_a_token_of_probability_zero():
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.7, 1.0), (1.0, 0.8)])
 def test_frequencies_are_the_probabilities(temperature, top_p):
     num_draws = 20_000
-    log_probs = sampling.log_distribution(LOGITS[:1], temperature, top_p)
+    log_probs = sampling.log_distribution(LOGITS[:1], Sampling(temperature=temperature, top_p=top_p))
     numbers = [sampling.random_stream(0, "prompt", index).random() for index in range(num_draws)]
     tokens = sampling.draw(log_probs.expand(num_draws, -1), torch.tensor(numbers, dtype=torch.float64))
     counts = torch.bincount(tokens, minlength=5).double()

@@ -8,6 +8,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     Glm4MoeConfig,
+    GptOssConfig,
     LlamaConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -53,6 +54,8 @@ def config(shape: str) -> PreTrainedConfig:
         )
     if shape == "glm4_moe":  # one layer without experts, one with
         return Glm4MoeConfig(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, **sizes)
+    if shape == "gpt_oss":  # a window of fewer tokens than responses have
+        return GptOssConfig(num_local_experts=4, num_experts_per_tok=2, sliding_window=6, **sizes)
     return LlamaConfig(tie_word_embeddings=shape == "llama_tied", **sizes)
 
 

@@ -1,12 +1,14 @@
 """Answers that a request prescribes the form of, on a real server."""
 
 import json
+import re
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from megatron_sspo.reward.protocol import checked_score, open_reward
 from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.types import Prompt, Sampling
 from packages.agents.tests.endpoints import CHAT_TEMPLATE, post, say, user
@@ -35,7 +37,7 @@ def folder(tmp_path_factory):
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(path)
     config = tiny_models.config("qwen3_moe")
-    config.vocab_size, config.max_position_embeddings = len(alphabet), 1024
+    config.vocab_size, config.max_position_embeddings = len(alphabet), 4096
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(path)
     return path
@@ -105,3 +107,27 @@ def test_a_schema_that_the_server_rejects_is_the_agents_error(engine) -> None:
         return 1.0
 
     assert all(len(rollout.tokens) for group in run(engine, talk) for rollout in group.rollouts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"request": {"max_tokens": 12, "regex": "SCORE: [0-9]"}}, ""),
+        ({"request": {"max_tokens": 12}}, r"ended \(finish_reason 'length'\)"),  # what a random model says
+        ({"request": {"max_tokens": 4000}}, r"answered 400: .*context length"),
+        ({"request": {"max_tokens": 1000}, "timeout": 0.05}, r"TimeoutError \(an attempt has 0.05 s\)"),
+    ],
+)
+def test_a_server_is_asked_as_a_judge(engine, monkeypatch, caplog, changes, reason):
+    """A random model judges nothing: this is the protocol, the key, and what counts as a failure."""
+    monkeypatch.setenv("JUDGE_KEY", engine.key)
+    url = f"{engine.pool.servers[0].client.url}/v1"
+    options = {"url": url, "model": "default", "rubric": "is it good?", "key_variable": "JUDGE_KEY", "retries": 0}
+    built = open_reward("judge", {**options, **changes})
+    prompt = Prompt(id="a", tokens=(1,), answer="3", messages=(user("add 1 and 2"),))
+    found = checked_score(built, [prompt] * 8, ["3 </s>", *map(str, range(7))])
+    built.close()
+    if reason:
+        assert found == [{"failure": 0.0}] * 8 and re.search(reason, caplog.text)
+    else:
+        assert all(0 <= parts["judge"] < 1 for parts in found)

@@ -201,7 +201,7 @@ def test_llama3_scaling_is_the_one_of_transformers():
 FAMILIES = sorted({re.sub("_(tied|one_group|odd)$", "", kind) for kind in KINDS})
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind != "deepseek_v3"])  # which has sizes of its own
 @pytest.mark.parametrize("absent", [{"head_dim"}, {"num_key_value_heads"}, {"head_dim", "num_key_value_heads"}])
 def test_absent_sizes_of_attention_are_those_of_transformers(checkpoint, kind, absent):
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -304,7 +304,7 @@ def test_fields_that_every_family_refuses(base, field, value):
         (QWEN3_30B_A3B, {"decoder_sparse_step": 2}, "decoder_sparse_step 2"),
         (QWEN3_30B_A3B, {"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window True"),
         (QWEN3, {"layer_types": ["full_attention", "linear_attention"]}, "'linear_attention'"),
-        (QWEN3_30B_A3B, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn'"),
+        (QWEN3_30B_A3B, {"rope_scaling": {"type": "yarn"}}, "factor None; it must be a positive number"),
         (QWEN3_30B_A3B, {"rope_parameters": LLAMA3_SCALING}, "rope_type 'llama3'"),
         (QWEN3_30B_A3B, {"num_experts_per_tok": 1}, "num_experts_per_tok 1, .*no gradient"),
         (QWEN3_30B_A3B, {"layer_types": ["chunked_attention"] * 48}, "'chunked_attention'"),

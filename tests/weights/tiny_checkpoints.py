@@ -4,8 +4,12 @@ from pathlib import Path
 
 import torch
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -29,12 +33,12 @@ _SHAPE = {
     "num_attention_heads": 8,
 }
 
-KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral")
-KINDS += ("glm4_moe", "glm4_moe_odd", "qwen3_next")
+KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral", "glm4_moe", "glm4_moe_odd")
+KINDS += ("deepseek_v3", "deepseek_v3_odd", "gpt_oss", "qwen3_next")
 DIVISIBLE = tuple(kind for kind in KINDS if kind != "llama_one_group")  # those with 4 key-value heads
 
 
-def build(kind: str) -> PreTrainedModel:
+def build(kind: str, **sizes: int) -> PreTrainedModel:
     """A model with random weights, norms included, so that no two tensors can be mistaken for each other."""
     torch.manual_seed(0)
     if kind == "qwen3_moe":
@@ -65,6 +69,17 @@ def build(kind: str) -> PreTrainedModel:
         sizes = {**_SHAPE, "num_key_value_heads": 4, "head_dim": 8, "linear_value_head_dim": 4}
         experts |= {"shared_expert_intermediate_size": 20, "full_attention_interval": 2}
         model = Qwen3NextForCausalLM(Qwen3NextConfig(**sizes, **heads, **experts))
+    elif kind.startswith("deepseek_v3"):
+        is_odd = kind.endswith("odd")  # queries without a latent, every layer with experts, in one group
+        groups = {"n_group": 1, "topk_group": 1} if is_odd else {"n_group": 3, "topk_group": 2}
+        experts = {"n_routed_experts": 6, "moe_intermediate_size": 12, "num_experts_per_tok": 4, **groups}
+        ranks = {"q_lora_rank": None if is_odd else 10, "kv_lora_rank": 14, "first_k_dense_replace": 1 - is_odd}
+        heads = {"qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "num_key_value_heads": 8}
+        sizes = {**_SHAPE, "num_mtp_layers": 0}
+        model = DeepseekV3ForCausalLM(DeepseekV3Config(**sizes, **experts, **ranks, **heads))
+    elif kind == "gpt_oss":
+        experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 4}
+        model = GptOssForCausalLM(GptOssConfig(**{**_SHAPE, **sizes}, **experts, num_key_value_heads=4, head_dim=6))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
         model = MixtralForCausalLM(MixtralConfig(**_SHAPE, **experts, num_key_value_heads=4, sliding_window=None))

@@ -4,41 +4,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from megatron_sspo.config.naming import one_line
-from megatron_sspo.data.row import Fields, Record, Row, row_from_record
+from megatron_sspo.data.files import rows_of
+from megatron_sspo.data.row import Record
 from megatron_sspo.data.sources import arrow_values
 from megatron_sspo.errors import UserError
 
 
-def rows(
-    name: str,
-    split: str = "train",
-    config: str | None = None,
-    question: str = "question",
-    answer: str = "answer",
-    demonstration: str = "",
-    answer_after: str = "",
-) -> list[Row]:
-    """Loads one split, from the hub or the local cache.
-
-    GSM8K, as an example: `rows("openai/gsm8k", "test", "main", answer_after="####")`.
+def records(
+    name: str, split: str = "train", config: str | None = None, columns: Sequence[str] = ()
+) -> Iterator[Record]:
+    """Yields the rows of one split, from the hub or the local cache.
 
     Args:
         name: "owner/name" on the hub, or a folder.
         split: split in the notation of `datasets`, such as "train[:100]".
         config: the dataset's configuration, if it has several.
-        question, answer, demonstration, answer_after: see `Fields`.
-
-    Raises:
-        UserError: the hub cannot be reached, there is no such dataset, configuration or split, or a row is malformed.
-    """
-    fields = Fields(question=question, answer=answer, demonstration=demonstration, answer_after=answer_after)
-    return [row_from_record(record, fields) for record in records(name, split, config)]
-
-
-def records(name: str, split: str, config: str | None = None, columns: Sequence[str] = ()) -> Iterator[Record]:
-    """Yields the rows of one split.
-
-    Args:
         columns: columns to read, if the dataset has them; empty reads all.
 
     Raises:
@@ -61,3 +41,6 @@ def records(name: str, split: str, config: str | None = None, columns: Sequence[
     read = arrow_values.reader_of(dataset.features.arrow_schema)
     for number, values in enumerate(dataset, start=1):
         yield Record(id=f"{name}/{split}:{number}", place=f"{name} ({split}), row {number}", values=read(values))
+
+
+rows = rows_of(records)  # for example rows("openai/gsm8k", "test", "main", answer_after="####")

@@ -4,12 +4,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from megatron_sspo.data.row import Record, rows_of_file
+from megatron_sspo.data.files import records_of_files, rows_of
+from megatron_sspo.data.row import Record
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 
 
 def records(path: Path) -> Iterator[Record]:
-    """Yields the lines of a file that are not blank."""
+    """Yields the lines of a file that are not blank; a line that is no JSON has the error as its values."""
     with os_errors_as_user_errors(), path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -18,11 +19,11 @@ def records(path: Path) -> Iterator[Record]:
             try:
                 values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))  # a mark may come first
             except (ValueError, RecursionError) as error:
-                raise UserError(
+                values = UserError(
                     f"{place}: not JSON in UTF-8 ({error}): each line must be one whole JSON object, and the file "
                     "neither compressed, nor one JSON array, nor a pointer of Git LFS"
-                ) from error
+                )
             yield Record(id=f"{path.name}:{number}", place=place, values=values)
 
 
-rows = rows_of_file(records)
+rows = rows_of(records_of_files(records, ".jsonl"))

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from megatron_sspo.data.row import Record, rows_of_file
+from megatron_sspo.data.files import records_of_files, rows_of
+from megatron_sspo.data.row import Record
 from megatron_sspo.data.sources import arrow_values
 from megatron_sspo.errors import UserError
 
@@ -30,4 +31,4 @@ def records(path: Path, columns: Sequence[str] = ()) -> Iterator[Record]:
         ) from error
 
 
-rows = rows_of_file(records)
+rows = rows_of(records_of_files(records, ".parquet"))

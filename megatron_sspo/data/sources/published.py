@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megatron_sspo.data.row import Fields, Record, Row, row_from_record
+from megatron_sspo.data.row import Fields, Record, Row, checked_values, row_from_record
 from megatron_sspo.data.sources import huggingface, jsonl, parquet
 from megatron_sspo.errors import UserError
 
@@ -45,13 +45,14 @@ class Published:
             path = Path(folder) / self.name
         wanted = self.columns + self.metadata
         for record in self._read(split, path, wanted):
-            if missing := [column for column in self.columns if column not in record.values]:
+            values = checked_values(record)
+            if missing := [column for column in self.columns if column not in values]:
                 raise UserError(
                     f"{record.place}: there is no column {missing[0]!r}: the set {self.name} has the columns of "
                     f"{self.repository}, {' and '.join(self.columns)}; to read a file with other columns, name it as "
                     "the source and set the options question and answer"
                 )
-            yield replace(record, values={name: value for name, value in record.values.items() if name in wanted})
+            yield replace(record, values={name: value for name, value in values.items() if name in wanted})
 
     def _read(self, split: str, path: str | Path, wanted: tuple[str, ...]) -> Iterator[Record]:
         if not path:

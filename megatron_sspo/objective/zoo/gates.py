@@ -128,3 +128,32 @@ class Flipped(Clip):
         clipped = super().log_gate(log_ratio, advantage)
         positive = torch.as_tensor(advantage, device=log_ratio.device) > 0
         return torch.where(positive, -clipped, clipped).clamp(max=math.log(self.cap))
+
+
+@dataclass(frozen=True)
+class Decayed(Clip):
+    """f of ρ inside the clip, ρ (ρ / (1 − ε_low))ⁿ below it and ρ ((1 + ε_high) / ρ)^{1/m} above it; w = 1: DGPO.
+
+    Below is where Â ≤ 0 and ρ < 1 − ε_low, above is where Â > 0 and ρ > 1 + ε_high. DGPO (arXiv 2603.14389) multiplies
+    ∇ρ of clipped tokens by a factor that is 1 at the bound, falls off it, and has no gradient of its own. Value and
+    gradient are those of the authors' code, and so are the defaults; it advises n = 2 for a model of 1.5B. Larger n: a
+    faster decay; larger m: a slower one.
+
+    Raises:
+        ValueError: ε_low is outside [0, 1), ε_high or n is negative or not finite, or m is below 1 or not finite.
+    """
+
+    n: float = 1.0
+    m: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "n", lambda value: value >= 0, "a finite number of 0 or more")
+        check_number(self, "m", lambda value: value >= 1, "a finite number of 1 or more")
+
+    def log_gate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
+        beyond = log_ratio - super().log_gate(log_ratio, advantage)  # by how much log ρ is outside the clip
+        return log_ratio + torch.where(beyond < 0, self.n * beyond, -beyond / self.m)
+
+    def weight(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
+        return torch.ones_like(log_ratio)

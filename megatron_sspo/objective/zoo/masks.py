@@ -9,6 +9,7 @@ from torch import Tensor
 from megatron_sspo.objective.checks import check_name, check_number
 from megatron_sspo.objective.divergence import binary_kl
 from megatron_sspo.objective.inputs import TokenInputs
+from megatron_sspo.objective.zoo.prefix import before
 
 Anchor = Literal["old", "rollout"]
 Divergence = Literal["tv", "kl"]
@@ -56,6 +57,7 @@ class TrustRegion:
     delta: float = 0.15
     divergence: Divergence = "tv"
     anchor: Anchor = "old"
+    both_ways: bool = False
 
     def __post_init__(self) -> None:
         check_number(self, "delta", lambda value: value > 0, "a finite number above 0")
@@ -69,8 +71,51 @@ class TrustRegion:
     def __call__(self, inputs: TokenInputs) -> Tensor:
         log_p, log_q = inputs.log_probs, inputs.anchor(self.anchor)
         distance = (log_p.exp() - log_q.exp()).abs() if self.divergence == "tv" else binary_kl(log_q, log_p)
-        moved_along = torch.where(inputs.advantages > 0, log_p > log_q, log_p < log_q)
-        return (~(moved_along & (distance > self.delta))).to(log_p.dtype)
+        is_masked = distance > self.delta
+        if not self.both_ways:
+            is_masked &= torch.where(inputs.advantages > 0, log_p > log_q, log_p < log_q)
+        return (~is_masked).to(log_p.dtype)
+
+
+@dataclass(frozen=True)
+class PrefixBudget:
+    """m_t = 0 where ρ has moved in the direction of Â and w_t D_t > min(δ, δ + δ_b W_t − S_t), 1 elsewhere: CPPO.
+
+    D_t = |π_θ(y_t) − π(y_t)|, w_t = 1 − (1 − w_min) (t − 1)/(|y_i| − 1), and W_t and S_t are the sums of w_s and of
+    w_s D_s over the tokens s < t (arXiv 2606.10968). Early tokens have the narrower region, and what a prefix has
+    moved beyond δ_b on average narrows the region of the tokens after it. π is π_old or the engine's policy.
+
+    Raises:
+        ValueError: δ or δ_b is not a finite number above 0, w_min is not above 0 and at most 1, or the anchor is
+            unknown.
+    """
+
+    delta: float = 0.15
+    prefix_delta: float = 0.015  # δ_b
+    min_weight: float = 0.8  # w_min
+    anchor: Anchor = "old"
+
+    def __post_init__(self) -> None:
+        for name in ("delta", "prefix_delta"):
+            check_number(self, name, lambda value: value > 0, "a finite number above 0")
+        check_number(self, "min_weight", lambda value: 0 < value <= 1, "a number above 0 and at most 1")
+        check_name(self, "anchor", get_args(Anchor))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("rollout_log_probs",) if self.anchor == "rollout" else ()
+
+    def __call__(self, inputs: TokenInputs) -> Tensor:
+        segments, anchor = inputs.segments, inputs.anchor(self.anchor)
+        distance = (inputs.log_probs.exp() - anchor.exp()).abs().double()  # D_t
+        place = before(torch.ones_like(distance), segments, torch.add, 0.0)  # t − 1
+        last = segments.spread((segments.lengths - 1).clamp(min=1))
+        weight = 1 - (1 - self.min_weight) * place / last  # w_t
+        weighted = weight * distance
+        spent = before(weighted, segments, torch.add, 0.0)  # S_t
+        budget = self.prefix_delta * before(weight, segments, torch.add, 0.0) - spent
+        moved_along = torch.sign(inputs.advantages) * torch.sign(inputs.log_probs - anchor) > 0
+        return (~(moved_along & (weighted > self.delta + budget.clamp(max=0.0)))).to(anchor.dtype)
 
 
 @dataclass(frozen=True)

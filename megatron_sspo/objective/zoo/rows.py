@@ -9,9 +9,9 @@ from megatron_sspo.objective.gates import Clip, Identity, Sigmoid
 from megatron_sspo.objective.pessimistic import Pessimistic
 from megatron_sspo.objective.pooling import arithmetic, geometric, product
 from megatron_sspo.objective.sequence import SequenceObjective
-from megatron_sspo.objective.zoo.factors import GammaKernel, QuadraticPenalty
-from megatron_sspo.objective.zoo.gates import Flipped, Preserving, Score, Smoothed, Truncated
-from megatron_sspo.objective.zoo.masks import Anchor, EntropyBand, OffPolicySequences, TrustRegion
+from megatron_sspo.objective.zoo.factors import GammaKernel, GaussianDecay, LeastPrefix, QuadraticPenalty, Tapered
+from megatron_sspo.objective.zoo.gates import Decayed, Flipped, Preserving, Score, Smoothed, Truncated
+from megatron_sspo.objective.zoo.masks import Anchor, EntropyBand, OffPolicySequences, PrefixBudget, TrustRegion
 
 
 def dapo(eps_low: float = 0.2, eps_high: float = 0.28) -> SequenceObjective:
@@ -151,6 +151,56 @@ def vespo(
 def vespo_documented() -> SequenceObjective:
     """VESPO with the constants that the documentation of the authors' code prints: (2, 1.5) and (4, 2.5)."""
     return vespo(2.0, 1.5, 4.0, 2.5)
+
+
+def topr() -> SequenceObjective:
+    """m_i Â_i (1/|y_i|) Σ_t log π, m_i = 1 where Â_i > 0 and sg(min(Π_t ρ_it, 1)) elsewhere: TOPR (arXiv 2503.14286).
+
+    The limits are those of the paper's canonical form. verl takes the geometric mean for the product.
+    """
+    return SequenceObjective(Score(), arithmetic, factor=Tapered())
+
+
+def minpro(cap: float = 5.0, floor: float = 0.0) -> SequenceObjective:
+    """sg(clip(ρ_t min_{s<t} ρ_s, floor, cap)) Â log π, a mean over all tokens: MinPRO (arXiv 2601.22718).
+
+    The bounds are those of `cispo`; those of the paper were not verified.
+    """
+    return SequenceObjective(Score(), arithmetic, average=OverTokens(), factor=LeastPrefix(cap, floor))
+
+
+def dgpo(eps_low: float = 0.2, eps_high: float = 0.2, n: float = 1.0, m: float = 2.0) -> SequenceObjective:
+    """PPO whose clipped tokens keep a decaying gradient, a mean over all tokens: DGPO (arXiv 2603.14389)."""
+    return SequenceObjective(Decayed(eps_low, eps_high, n, m), arithmetic, average=OverTokens())
+
+
+def maspo(sigma: float = 1.0, alpha: float = 0.3, beta_pos: float = 0.03, beta_neg: float = 0.03) -> SequenceObjective:
+    """sg(e^{−(ρ − 1)² / 2σ²}) ρ Â where ρ has moved along Â, ρ Â elsewhere, a mean over all tokens: MASPO.
+
+    Of arXiv 2602.17550. σ depends on the token's probability and on the advantage: see `GaussianDecay`.
+    """
+    factor = GaussianDecay(sigma, alpha, beta_pos, beta_neg)
+    return SequenceObjective(Identity(), arithmetic, average=OverTokens(), factor=factor)
+
+
+def ipo(eps: float = 0.3, anchor: Anchor = "old") -> SequenceObjective:
+    """ρ Â where |π_θ − π| ≤ ε and 0 elsewhere, a mean over all tokens: INTELLECT Policy Optimization of prime-rl.
+
+    Its π and π_old are the engine's policy: `old_policy="rollout"`.
+    """
+    factor = TrustRegion(eps, "tv", anchor, both_ways=True)
+    return SequenceObjective(Identity(), arithmetic, average=OverTokens(), factor=factor)
+
+
+def cppo(
+    delta: float = 0.15, prefix_delta: float = 0.015, min_weight: float = 0.8, anchor: Anchor = "old"
+) -> SequenceObjective:
+    """ρ Â where a token and the prefix before it are within their regions, a mean over all tokens: CPPO.
+
+    Of arXiv 2606.10968. Its π and π_old are the engine's policy: `old_policy="rollout"`. See `PrefixBudget`.
+    """
+    factor = PrefixBudget(delta, prefix_delta, min_weight, anchor)
+    return SequenceObjective(Identity(), arithmetic, average=OverTokens(), factor=factor)
 
 
 def icepop(floor: float = 0.5, cap: float = 5.0) -> Correction:

@@ -21,23 +21,25 @@ class _RowEmbedding(RotaryEmbedding):
     """
 
     kind: type[RowParams]
+    _stock: Any
 
     def __init__(self, stock: RotaryEmbedding) -> None:
         torch.nn.Module.__init__(self)
         self.__dict__.update(stock.__dict__)
+        self.__dict__["_stock"] = stock  # not a module of this one, which has its buffers
 
     def get_rotary_seq_len(self, *args: Any, **options: Any) -> Any:
         """Returns what Megatron calls `forward` with: a length, or the parameters of a row."""
         found = [value for value in (*args, *options.values()) if isinstance(value, self.kind)]
         return found[0] if found else super().get_rotary_seq_len(*args, **options)
 
-    def forward(self, max_seq_len: Any, *args: Any, **options: Any) -> torch.Tensor | None:
+    def forward(self, max_seq_len: Any, *args: Any, **options: Any) -> Any:
         """Returns the angles of each position; for a shared row, those of `angles_of`."""
         if not isinstance(max_seq_len, self.kind):
-            return super().forward(max_seq_len, *args, **options)
+            return self._stock(max_seq_len, *args, **options)
         return self.angles_of(max_seq_len)
 
-    def angles_of(self, row: Any) -> torch.Tensor | None:
+    def angles_of(self, row: Any) -> Any:
         """Returns what Megatron passes to its layers: angles, or None if the layers are not to turn anything."""
         raise NotImplementedError
 
@@ -78,16 +80,18 @@ class SharedRotaryEmbedding(_RowEmbedding):
 
     kind = SharedSeqParams
 
-    def angles_of(self, row: SharedSeqParams) -> torch.Tensor:
-        """Returns the angles of each of the row's tokens."""
+    def angles_of(self, row: SharedSeqParams) -> Any:
+        """Returns the angles of each of the row's tokens; of YaRN the factor of cosines and sines, too."""
         assert row.position_ids is not None
-        angles = self.get_emb(int(row.position_ids.max()) + 1)[row.position_ids]
+        angles = self._stock.get_emb(int(row.position_ids.max()) + 1)
+        angles, *factor = angles if isinstance(angles, tuple) else (angles,)
+        angles = angles[row.position_ids]
         # a context-parallel rank reads its zigzag parts of the table only, so only these are filled
         num_ranks = parallel_state.get_context_parallel_world_size()
         table = angles.new_zeros(len(angles) * num_ranks, *angles.shape[1:])
         own = zigzag([0, len(table)], parallel_state.get_context_parallel_rank(), num_ranks)
         table[own.to(table.device)] = angles
-        return table
+        return (table, *factor) if factor else table
 
 
 def rotate(values: torch.Tensor, rotation: Rotation) -> torch.Tensor:

@@ -54,7 +54,7 @@ def fast_model_fields(architecture: Mapping[str, Any], options: Mapping[str, Any
         "moe_grouped_gemm": has_experts,
         "moe_permute_fusion": has_experts,
         "moe_router_fusion": has_experts and not routing_replay and fields.get("moe_router_dtype") != "fp64",
-        "apply_rope_fusion": True,
+        "apply_rope_fusion": not fields.get("multi_latent_attention"),  # its kernel has no rows with shared prompts
         "bias_activation_fusion": is_swiglu and not fields.get("use_te_activation_func"),
         "gradient_accumulation_fusion": True,
     }

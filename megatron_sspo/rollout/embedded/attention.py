@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-NAME = "sdpa_with_shared_heads"
+NAME = "shared_heads"  # without "sdpa", which Transformers refuses for models with sinks
 
 
 def _forward(
@@ -24,13 +24,20 @@ def _forward(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     position_bias: Tensor | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attends from `query` [rows, heads, new, width] to `key` and `value` [rows, shared heads, all, width].
 
+    Args:
+        s_aux: each head's sink [heads], a logit of its softmax for which there is no token.
+
     Returns:
         The output [rows, new, heads, width], and None in place of attention weights.
     """
+    if s_aux is not None:
+        attention_mask = _with_sinks(attention_mask, s_aux, query, key.size(2))
+        key, value = (torch.nn.functional.pad(part, (0, 0, 0, 1)) for part in (key, value))
     if attention_mask is None or position_bias is not None or query.device.type != "cpu":
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, position_bias=position_bias, **kwargs
@@ -39,6 +46,16 @@ def _forward(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
     )
     return output.transpose(1, 2).contiguous(), None
+
+
+def _with_sinks(mask: Tensor | None, sinks: Tensor, query: Tensor, num_keys: int) -> Tensor:
+    """Returns what is added to the logits: -inf for the keys that are not seen, and a last column with the sinks."""
+    rows, heads, new, _ = query.shape
+    if mask is None:  # Transformers leaves out one that is causal
+        mask = torch.ones(new, num_keys, dtype=torch.bool, device=query.device).tril(num_keys - new)
+    mask = mask.expand(rows, heads, new, num_keys)
+    added = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill_(~mask, float("-inf"))
+    return torch.cat([added, sinks.to(query.dtype)[:, None, None].expand(rows, heads, new, 1)], dim=-1)
 
 
 AttentionInterface.register(NAME, _forward)

@@ -187,7 +187,7 @@ class Decoder:
         Returns:
             The tokens [rows].
         """
-        log_probs = log_distribution(logits, sampling.temperature, sampling.top_p)
+        log_probs = log_distribution(logits, sampling)
         if log_probs[:, 0].isnan().any():  # a logit that is not finite spoils its whole row
             raise UserError(
                 f"the weights of {self._model_path} at update {self.policy_version} give logits that are not finite: "

@@ -6,14 +6,17 @@ import random
 import torch
 from torch import Tensor
 
+from megatron_sspo.types import Sampling
 
-def log_distribution(logits: Tensor, temperature: float, top_p: float) -> Tensor:
+
+def log_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     """Returns the log-probs of the distribution that tokens are sampled from.
 
-        log p = z / temperature + const  on the smallest set of most likely tokens whose mass reaches top_p,
+        log p = z / temperature + const  on the smallest set of most likely tokens whose mass reaches top_p, as far as
+                                         they are among the top_k likeliest, and have min_p of the likeliest one's mass
         −∞ elsewhere
 
-    For `temperature` 0 the result is the model's own distribution, log softmax z, without `top_p`: these are the
+    For `temperature` 0 the result is the model's own distribution, log softmax z, without a cut: these are the
     log-probs that a trainer computes at temperature 1.
 
     Args:
@@ -22,13 +25,15 @@ def log_distribution(logits: Tensor, temperature: float, top_p: float) -> Tensor
     Returns:
         [rows, vocabulary] in float32, normalized.
     """
-    log_probs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
-    if temperature == 0 or top_p == 1:
+    log_probs = torch.log_softmax(logits.float() / (sampling.temperature or 1.0), dim=-1)
+    if sampling.temperature == 0 or not sampling.cut_off:
         return log_probs
     # A stable sort cuts ties at the border by token id; otherwise the result would be undetermined.
     descending, order = log_probs.sort(dim=-1, descending=True, stable=True)
     probs = descending.double().exp()
-    outside = probs.cumsum(dim=-1) - probs >= top_p
+    outside = (probs.cumsum(dim=-1) - probs >= sampling.top_p) | (probs < sampling.min_p * probs[:, :1])
+    if sampling.top_k:
+        outside[:, sampling.top_k :] = True
     outside[:, 0] = False  # one token must remain, but the difference may not be exactly zero
     kept = log_probs.masked_fill(torch.empty_like(outside).scatter_(-1, order, outside), float("-inf"))
     return torch.log_softmax(kept, dim=-1)

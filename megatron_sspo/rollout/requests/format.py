@@ -74,6 +74,8 @@ class RequestFormat:
             "sampling_params": {
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
+                "top_k": sampling.top_k or -1,
+                "min_p": sampling.min_p,
                 "max_new_tokens": sampling.max_tokens - len(part.tokens),
                 "stop": list(sampling.stop) or None,
                 "stop_token_ids": sorted(self.model.end_tokens),

@@ -159,7 +159,7 @@ def _write_megatron(path: Path, reader: _Reader, rows: Sequence[ParameterMap], t
                     f"Megatron stores both in one tensor, {location.key}; cast all tensors to one dtype with --dtype"
                 )
         dtype, (num_rows, *rest) = reader.dtypes[row.hf[0]], row.shape(1)
-        for start, stop in row_ranges(row.shape(1), dtype):
+        for start, stop in [(0, num_rows)] if row.is_fused else row_ranges(row.shape(1), dtype):
             pieces.append(
                 NewPiece(
                     location.key,

@@ -3,18 +3,9 @@
 from typing import Any
 
 from megatron_sspo.weights import decoder, sigmoid_experts
-from megatron_sspo.weights.family import Config, ExpertNames, Family, flag, number
+from megatron_sspo.weights.family import Config, Family, flag, number
+from megatron_sspo.weights.sigmoid_experts import EXPERTS
 from megatron_sspo.weights.table import ParameterMap
-
-_EXPERTS = ExpertNames(
-    router="mlp.gate",
-    gate="mlp.experts.{e}.gate_proj",
-    up="mlp.experts.{e}.up_proj",
-    down="mlp.experts.{e}.down_proj",
-    width="moe_intermediate_size",
-    bias="mlp.gate.e_score_correction_bias",
-    shared="mlp.shared_experts",
-)
 
 
 def check(config: Config) -> None:
@@ -28,7 +19,7 @@ def transformer_fields(config: Config) -> dict[str, Any]:
     """Returns arguments of TransformerConfig."""
     return {
         **decoder.transformer_fields(config, attention=_attention(config), default_epsilon=1e-5),
-        **sigmoid_experts.fields(config, _EXPERTS, num_dense=sigmoid_experts.num_dense(config)),
+        **sigmoid_experts.fields(config, EXPERTS, num_dense=sigmoid_experts.num_dense(config)),
     }
 
 
@@ -41,7 +32,7 @@ def model_fields(config: Config) -> dict[str, Any]:
 def rows(config: Config, padded_vocab_size: int) -> list[ParameterMap]:
     """Returns one row per parameter."""
     attention, num_dense = _attention(config), sigmoid_experts.num_dense(config)
-    return decoder.rows(config, padded_vocab_size, attention=attention, experts=_EXPERTS, num_dense=num_dense)
+    return decoder.rows(config, padded_vocab_size, attention=attention, experts=EXPERTS, num_dense=num_dense)
 
 
 def _attention(config: Config) -> decoder.Attention:
@@ -55,5 +46,5 @@ family = Family(
     transformer_fields=transformer_fields,
     model_fields=model_fields,
     rows=rows,
-    expert_names=_EXPERTS,
+    expert_names=EXPERTS,
 )

@@ -9,8 +9,8 @@ _ATTENTION = decoder.Attention(qk_layernorm=True, default_groups=32, default_hea
 
 family = Family(
     architectures=("Qwen3ForCausalLM",),
-    check=partial(decoder.check, also=decoder.SWITCHED_WINDOW),
+    check=partial(decoder.check, also=decoder.SWITCHED_WINDOW, rope_parameters=decoder.YARN_ROPE),
     transformer_fields=partial(decoder.transformer_fields, attention=_ATTENTION),
-    model_fields=decoder.model_fields,
+    model_fields=partial(decoder.model_fields, attention=_ATTENTION),
     rows=partial(decoder.rows, attention=_ATTENTION),
 )

@@ -27,9 +27,9 @@ def transformer_fields(config: Config) -> dict[str, Any]:
 
 family = Family(
     architectures=("Qwen3MoeForCausalLM",),
-    check=partial(decoder.check, also={**decoder.SWITCHED_WINDOW, **_UNIFORM}),
+    check=partial(decoder.check, also={**decoder.SWITCHED_WINDOW, **_UNIFORM}, rope_parameters=decoder.YARN_ROPE),
     transformer_fields=transformer_fields,
-    model_fields=decoder.model_fields,
+    model_fields=partial(decoder.model_fields, attention=_ATTENTION),
     rows=partial(decoder.rows, attention=_ATTENTION, experts=_EXPERTS),
     expert_names=_EXPERTS,
 )

@@ -28,7 +28,7 @@ class CheckpointKeys:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = list(names)
+        self._names = dict.fromkeys(names)
         layers = {match[0] for name in self._names if (match := re.match(r"decoder\.layers\.\d+", name))}
         self._has_experts = {name.split(".mlp.")[0] for name in self._names if ".mlp.experts." in name}
         self._are_alike = self._has_experts in (set(), layers)
@@ -43,7 +43,11 @@ class CheckpointKeys:
         if expert is not None:
             rest, index = f"mlp.experts.experts.{expert[2]}", (int(expert[1]),)
             return self._in_layer(layer, rest, index)
-        if match[2] == "input_layernorm.weight":
+        attention = f"decoder.layers.{layer}.self_attention"
+        latent = re.fullmatch(r"self_attention\.(q|kv)_layernorm\.weight", match[2])
+        if latent is not None and f"{attention}.linear_{latent[1]}_up_proj.weight" in self._names:
+            return self._in_layer(layer, f"self_attention.linear_{latent[1]}_up_proj.layer_norm_weight")
+        if match[2] == "input_layernorm.weight" and f"{attention}.linear_qkv.weight" in self._names:
             return self._in_layer(layer, "self_attention.linear_qkv.layer_norm_weight")
         if match[2] == _NORM:
             names = (_NORM, _FUSED_NORM) if f"decoder.layers.{layer}" in self._has_experts else (_FUSED_NORM,)
@@ -76,8 +80,9 @@ class CheckpointKeys:
         leading = self.leading_sizes()
         found = (at for name in self._names for at in self.locations(name))
         locations = {(at.key, at.index) for at in found if not self._are_alike or _is_stacked(at)}
-        for key, index in [pair for pair in locations if pair[0].endswith(".self_attention.linear_qkv.weight")]:
-            attention = key.replace(".linear_qkv.", ".core_attention.")
+        projections = r"self_attention\.linear_(qkv|kv_up_proj)\.weight$"
+        for key, index in [pair for pair in locations if re.search(projections, pair[0])]:
+            attention = re.sub(projections, "self_attention.core_attention.weight", key)
             locations.add((attention, index))
             leading[attention] = leading[key]
         keys = []

@@ -55,8 +55,9 @@ def _files(source: Path) -> list[Path]:
 
 
 def write_config(config: dict[str, Any], folder: Path, dtypes: Collection[torch.dtype]) -> None:
-    """Writes config.json, without MTP layers. If all matrices have one dtype, the dtype field is set to it."""
+    """Writes config.json, without MTP layers or code. If all matrices have one dtype, the dtype field is set to it."""
     config = {**config, **({MTP: 0} if MTP in config else {})}
+    config.pop("auto_map", None)
     if len(dtypes) == 1:
         # Transformers 5 writes `dtype`, earlier versions `torch_dtype`; both read the latter.
         fields = [field for field in ("dtype", "torch_dtype") if field in config] or ["torch_dtype"]

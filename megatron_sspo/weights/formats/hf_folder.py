@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,13 @@ class HFFolder(ModelFolder):
                 "(torch_dist) or of a run's checkpoint"
             )
         self.config: dict[str, Any] = read_json(self.path / "config.json")
-        self._is_fp8 = self._is_in_fp8()
-        if self._is_fp8:  # the folder is read as one in bfloat16
+        self._is_quantized = self._is_in_known_form()
+        if self._is_quantized:  # the folder is read as one in bfloat16
             del self.config["quantization_config"]
         self.files = self._list_files()
         self._reader = Files()
+
+        self._blocks: dict[str, tuple[StoredTensor, StoredTensor]] = {}  # of tensors in MXFP4: blocks and scales
 
     _scales: Mapping[str, StoredTensor] = {}
 
@@ -69,9 +72,14 @@ class HFFolder(ModelFolder):
         of_mtp = *(f"model.layers.{layer}." for layer in range(first, first + count)), "mtp."
         found, num_tensors = {n: t for n, t in found.items() if not n.startswith(of_mtp)}, len(found)
         self.num_mtp_tensors = num_tensors - len(found)
-        if self._is_fp8:
+        if self._is_quantized:
+            from megatron_sspo.weights import mxfp4
             from megatron_sspo.weights.fp8 import SCALE_SUFFIX
 
+            for name in [n.removesuffix(mxfp4.BLOCKS) for n in found if n.endswith(mxfp4.BLOCKS)]:
+                blocks, scales = found.pop(name + mxfp4.BLOCKS), found.pop(name + mxfp4.SCALES)
+                self._blocks[name] = blocks, scales
+                found[name] = replace(blocks, name=name, shape=mxfp4.shape(blocks.shape), dtype=torch.bfloat16)
             of_scales = [name for name in found if name.endswith(SCALE_SUFFIX)]
             self._scales = {name.removesuffix(SCALE_SUFFIX): found.pop(name) for name in of_scales}
         if not found:
@@ -97,7 +105,12 @@ class HFFolder(ModelFolder):
         return [self.path / file for file in self.files]
 
     def read_rows(self, name: str, start: int, stop: int) -> Tensor:
-        rows = self._reader.read(self.stored[name], start, stop)
+        stored = self.stored[name]
+        if (parts := self._blocks.get(name)) is not None:
+            from megatron_sspo.weights import mxfp4
+
+            return mxfp4.dequantize(*(self._reader.read(part, start, stop) for part in parts))
+        rows = self._reader.read(stored, start, stop)
         if (scale := self._scales.get(name)) is None:
             return rows
         from megatron_sspo.weights.fp8 import BLOCK, dequantize
@@ -108,7 +121,7 @@ class HFFolder(ModelFolder):
     def close(self) -> None:
         self._reader.close()
 
-    def _is_in_fp8(self) -> bool:
+    def _is_in_known_form(self) -> bool:
         if self.config.get("quantization_config") is None:
             return False
         from megatron_sspo.weights.fp8 import is_known

@@ -72,9 +72,12 @@ class MegatronFolder(ModelFolder):
             check_sizes(*self.run_manifest, folder=f"{_TRAINER}/")
         self._tensors = read_index(self.path)
         self._locations = self._locate_parameters(rows)
-        self._row_of = {name: row for row in rows for name in row.hf}
+        self._rows_of: dict[str, list[ParameterMap]] = {}
+        for row in rows:
+            for name in row.hf:
+                self._rows_of.setdefault(name, []).append(row)
         self._shapes = {n: shape for row in rows for n, shape in zip(row.hf, row.hf_shapes, strict=True)}
-        self._dtypes = {name: self._tensor(row).dtype for name, row in self._row_of.items()}
+        self._dtypes = {name: self._tensor(found[0]).dtype for name, found in self._rows_of.items()}
         vocabularies = (row for row in rows if isinstance(row.sharding, PaddedVocab))
         self.num_padding_rows = max((self._tensor(row).shape[0] - row.shape(1)[0] for row in vocabularies), default=0)
         self._pieces = self._place_pieces()
@@ -90,8 +93,14 @@ class MegatronFolder(ModelFolder):
         return sorted({piece.file for pieces in self._pieces.values() for piece in pieces})
 
     def read_rows(self, name: str, start: int, stop: int) -> Tensor:
-        row = self._row_of[name]
         rows = torch.empty((stop - start, *self._shapes[name][1:]), dtype=self._dtypes[name])
+        row, *others = self._rows_of[name]
+        if row.is_fused:
+            for number, each in enumerate([row, *others][start:stop]):
+                whole = torch.empty(each.shape(1), dtype=rows.dtype)
+                self._copy(self._locations[each.name], 0, whole)
+                rows[number] = each.to_hf([whole])[name][0]
+            return rows
         at = 0  # in the parameter
         for block in row.row_blocks():
             first, last = max(block.start, start), min(block.stop, stop)

@@ -1,9 +1,10 @@
 """Opens a model folder of any kind."""
 
 from pathlib import Path
+from typing import Any
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.files.reading import read_text
+from megatron_sspo.files.reading import read_json, read_text
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.torch_dist import is_torch_dist
@@ -55,6 +56,13 @@ def check_config_folder(config_folder: Path | None, *folders: ModelFolder) -> No
             f"--config {config_folder} is for a Megatron checkpoint without config.json, and {folders[0].path} has its "
             "own; leave --config out"
         )
+
+
+def read_config_of(path: Path) -> dict[str, Any]:
+    """Returns the content of the config.json of a model's folder. Raises UserError if there is none."""
+    if file := config_file(path):
+        return read_json(file)
+    raise UserError(f"{path} has no config.json: name a Hugging Face folder")
 
 
 def config_file(path: Path) -> Path | None:

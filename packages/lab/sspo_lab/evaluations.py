@@ -13,7 +13,9 @@ from sspo_lab.trainer import LabError
 
 _MEASURE = re.compile(r"pass@1|avg@\d+|pass@\d+")
 _FREE = ("engine", "seed", "samples", "dropped")  # evaluations that differ in these alone are still comparable
-_SAMPLED = ("sampling.temperature", "sampling.top_p")  # greedy answers do not depend on these
+_SAMPLED = tuple(
+    f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p")
+)  # greedy answers do not depend on these
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.utils import is_layer_window_attention, make_sharded_tensors_for_checkpoint
 
 from megatron_sspo.batching.context import gathered_places, zigzag
 from megatron_sspo.batching.row import Pieces
@@ -50,6 +51,9 @@ class PackedAttention(MegatronModule):
     parallelism T counts this rank's share of the tokens (`batching/context.py`), and the borders are those of the whole
     row. In a row with shared prompts, the tokens of a response attend to their prompt as well. If the row has a
     rotation, queries and keys are turned by it here; otherwise Megatron has done so.
+
+    With the fields that Megatron's own attention has for it, a layer attends to a window of the last tokens, and each
+    head has a sink, a logit of its softmax for which there is no token.
     """
 
     def __init__(
@@ -64,6 +68,12 @@ class PackedAttention(MegatronModule):
         super().__init__(config=config)
         self.scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(config.kv_channels)
         self.dropout = config.attention_dropout
+        has_window = is_layer_window_attention(config.window_size, config.window_attn_skip_freq, layer_number)
+        self.window = config.window_size[0] + 1 if has_window else None  # tokens, the query's own among them
+        self.softmax_offset = None
+        if config.softmax_type == "learnable":
+            num_heads = config.num_attention_heads // config.tensor_model_parallel_size
+            self.softmax_offset = torch.nn.Parameter(torch.zeros(num_heads, dtype=config.params_dtype))
 
     def forward(
         self,
@@ -188,6 +198,11 @@ class PackedAttention(MegatronModule):
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor | None = None
     ) -> torch.Tensor:
+        """Attends from [S, h, Q, d] to [S, g, K, d]; `seen` is causal, in true and false or in 0 and -inf."""
+        if self.window is not None or self.softmax_offset is not None:
+            seen = self._mask(seen, query, key.size(2))
+        if self.softmax_offset is not None:
+            key, value = (F.pad(part, (0, 0, 0, 1)) for part in (key, value))
         return F.scaled_dot_product_attention(
             query,
             key,
@@ -198,3 +213,28 @@ class PackedAttention(MegatronModule):
             dropout_p=self.dropout if self.training else 0.0,
             enable_gqa=query.size(1) != key.size(1),
         )
+
+    def _mask(self, seen: torch.Tensor | None, query: torch.Tensor, num_keys: int) -> torch.Tensor:
+        """Returns what is added to the logits: -inf behind the window, and a last column with the sinks."""
+        shown = torch.ones(query.size(2), num_keys, dtype=torch.bool, device=query.device).tril_()
+        if seen is not None:
+            shown = seen if seen.dtype == torch.bool else torch.eq(seen, 0)
+        if self.window is not None:  # a query sees the keys up to its own, so their number is its place
+            last = shown.sum(dim=-1, keepdim=True) - 1
+            shown = shown & (torch.arange(num_keys, device=shown.device) > last - self.window)
+        mask = torch.zeros(shown.shape, dtype=query.dtype, device=query.device)
+        mask = mask.masked_fill_(torch.logical_not(shown), float("-inf"))
+        if self.softmax_offset is None:
+            return mask
+        sinks = self.softmax_offset[:, None, None]
+        while mask.dim() < query.dim():
+            mask = mask[None]
+        mask = mask.expand(-1, query.size(1), -1, -1)
+        return torch.cat([mask, sinks.expand(*mask.shape[:-1], 1)], dim=-1)
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: Any = (), metadata: dict | None = None
+    ) -> dict[str, Any]:
+        """Returns the sinks' shards, as Megatron's own attention does."""
+        found = {} if self.softmax_offset is None else {"softmax_offset": self.softmax_offset}
+        return make_sharded_tensors_for_checkpoint(found, prefix, {"softmax_offset": 0}, sharded_offsets)

@@ -1,1 +1,0 @@
-"""Layers with linear attention."""
