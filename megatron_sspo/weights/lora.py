@@ -50,7 +50,9 @@ def factors_of(rows: Sequence[ParameterMap], targets: Collection[str], rank: int
             f"lora.targets has {missing[0]!r}, and the model has no such layers, or experts as one tensor: leave it out"
         )
     if any(isinstance(row.sharding, GatedQKV) for row in rows):
-        raise UserError("lora is set, and models whose attention has an output gate have no adapters here: leave it out")
+        raise UserError(
+            "lora is set, and models whose attention has an output gate have no adapters here: leave it out"
+        )
     names = {row.name for found in wanted.values() for row in found}
     return [_factors(row, rank) for row in rows if row.name in names]
 

@@ -127,9 +127,12 @@ class GatedQKV(GroupedQKV):
 
 @dataclass(frozen=True)
 class Interleaved(Sharding):
-    """A shard is a range of heads; head h is [piece h of part 0; piece h of part 1; ...] of one source's parts."""
+    """A shard is a range of heads; head h has piece h of each part of source 0, then of source 1, ...
 
-    parts: tuple[int, ...]
+    `parts` has the sizes of each source's parts, one after the other.
+    """
+
+    parts: tuple[tuple[int, ...], ...]
     num_heads: int
     size_field: str
 
@@ -137,11 +140,12 @@ class Interleaved(Sharding):
         return self.num_heads, self.size_field
 
     def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
-        starts, here = [0, *accumulate(self.parts)], self.num_heads // num_shards
+        here = self.num_heads // num_shards
         return tuple(
-            Block(0, start + block.start, start + block.stop)
+            Block(source, start + block.start, start + block.stop)
             for head in range(shard * here, (shard + 1) * here)
-            for start, block in zip(starts, _pieces(self.parts, head, self.num_heads), strict=False)
+            for source, parts in enumerate(self.parts)
+            for start, block in zip([0, *accumulate(parts)], _pieces(parts, head, self.num_heads), strict=False)
         )
 
 

@@ -44,6 +44,7 @@ STEPS = {
     # two processes
     "moe EP2": Step(kind="moe", parallel=EP2, offload=1.0),
     "glm4 EP2": Step(kind="glm4", parallel=EP2),
+    "qwen3_next EP2": Step(kind="qwen3_next", parallel=EP2),
     "tied PP2 VPP2": Step(kind="tied", parallel=PP2_VPP2),
     "one_group TP2": Step(kind="one_group", parallel=TP2),
     "dense PP2": Step(kind="dense", parallel=PP2, dtype="bfloat16"),
@@ -52,9 +53,11 @@ STEPS = {
     "moe EP2 to TP2 PP2": Step(kind="moe", parallel=TP2_SP_PP2, source="moe EP2", offload=0.5),
     "tied PP2 VPP2 to TP2 PP2": Step(kind="tied", parallel=TP2_PP2, source="tied PP2 VPP2"),
     "glm4 EP2 to TP2 PP2": Step(kind="glm4", parallel=TP2_SP_PP2, source="glm4 EP2"),
+    "qwen3_next EP2 to TP2 PP2": Step(kind="qwen3_next", parallel=TP2_SP_PP2, source="qwen3_next EP2"),
     # one
     "moe TP2 PP2 to one process": Step(kind="moe", source="moe EP2 to TP2 PP2"),
     "glm4 TP2 PP2 to one process": Step(kind="glm4", source="glm4 EP2 to TP2 PP2"),
+    "qwen3_next TP2 PP2 to one process": Step(kind="qwen3_next", source="qwen3_next EP2 to TP2 PP2"),
     "tied TP2 PP2 to one process": Step(kind="tied", source="tied PP2 VPP2 to TP2 PP2"),
     "one_group TP2 to one process": Step(kind="one_group", source="one_group TP2", offload=1.0),
     "dense, small buckets, to one process": Step(kind="dense", source="dense, small buckets"),

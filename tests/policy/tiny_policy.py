@@ -22,6 +22,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -40,7 +42,7 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
-KINDS += ("mla", "mla_odd", "gpt_oss", "qwen3_next")
+KINDS += ("mla", "mla_odd", "gpt_oss", "qwen3_next", "qwen3_5")
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
 TEMPERATURE = 0.7
 CHAT_TEMPLATE = (  # w3 begins a message of the user, w4 one of the policy
@@ -90,11 +92,15 @@ def build(kind: str) -> PreTrainedModel:
         experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2}
         experts |= {"first_k_dense_replace": 0, "moe_intermediate_size": 20, "n_shared_experts": 2}
         model = Glm4MoeForCausalLM(Glm4MoeConfig(**attention, **experts, **sizes))
-    elif kind == "qwen3_next":
+    elif kind in ("qwen3_next", "qwen3_5"):
         heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12}
-        experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
+        experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
         experts |= {"shared_expert_intermediate_size": 32, "linear_value_head_dim": 16}
-        model = Qwen3NextForCausalLM(Qwen3NextConfig(head_dim=32, **heads, **experts, **sizes))
+        if kind == "qwen3_next":
+            model = Qwen3NextForCausalLM(Qwen3NextConfig(head_dim=32, **heads, **experts, **sizes))
+        else:  # attention in every second layer
+            heads |= {"linear_conv_kernel_dim": 3, "full_attention_interval": 2}
+            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(head_dim=32, **heads, **experts, **sizes))
     elif kind.startswith("mla"):
         is_odd = kind.endswith("odd")  # as Moonlight: queries without a latent, no YaRN; otherwise as DeepSeek-V3
         ranks = {"q_lora_rank": None if is_odd else 40, "kv_lora_rank": 24}
@@ -116,8 +122,10 @@ def build(kind: str) -> PreTrainedModel:
         # Biases of mean 1 and norms of keys make all keys of a head nearly equal. The gradient of the norms is then
         # a difference of nearly equal sums: in Transformers' own float32 9e-6 from float64, and with mean 0 1.5e-6.
         mean, std = (1.0, 0.1) if "norm" in name else (0.0, 0.08)
-        if kind == "qwen3_next" and "linear_attn" not in name:  # whose other norms have the weight minus 1
+        if kind.startswith("qwen3_") and "linear_attn" not in name:  # whose other norms have the weight minus 1
             mean = 0.0
+        if "conv1d" in name:  # whose outputs have a norm of their own, which would magnify rounding of small ones
+            std = 0.5
         torch.nn.init.normal_(parameter, mean, std)
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):

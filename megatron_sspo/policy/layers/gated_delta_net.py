@@ -8,17 +8,16 @@ Megatron's own module refuses packed sequences before release 0.19, and has no p
 """
 
 import copy
-from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core.ssm import gated_delta_net as stock
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint, sharded_state_dict_default
+from torch.utils.checkpoint import checkpoint
 
 try:
     from fla.modules.convolution import causal_conv1d  # pyright: ignore[reportMissingImports]
@@ -26,7 +25,7 @@ try:
 except ImportError:
     causal_conv1d = chunk_gated_delta_rule = None
 
-_chunked: Any = getattr(stock, "common", stock).torch_chunk_gated_delta_rule  # of releases from 0.19 on, and before
+_CHUNK = 64  # tokens, as in the kernels
 
 
 def put_delta_nets(spec: Any, transformer: Any, stage: int | None, norm: type) -> None:
@@ -35,7 +34,8 @@ def put_delta_nets(spec: Any, transformer: Any, stage: int | None, norm: type) -
     spec.layer_specs = list(map(copy.deepcopy, spec.layer_specs))  # layers that are alike are one object
     for number, layer in enumerate(spec.layer_specs, first):
         if transformer.linear_attention_freq[number]:
-            layer.submodules.input_layernorm = norm  # Transformer Engine's spec fuses it into linear_qkv
+            layer.submodules.input_layernorm = norm  # Transformer Engine's spec fuses it into linear_qkv,
+            layer.submodules.sharded_state_dict_keys_map.pop("input_layernorm.", None)  # and the local one says so
             layer.submodules.self_attention = ModuleSpec(module=GatedDeltaNet)
 
 
@@ -85,33 +85,41 @@ class GatedDeltaNet(MegatronModule):
         mixed, z = qkvz.split([2 * self.key_dim + values, values], dim=2)
         rate, a = (part.flatten(1) for part in ba.split(self.ratio, dim=2))
         decay = -self.A_log.float().exp() * F.softplus(a.float() + self.dt_bias)
-        compute = self._by_torch if chunk_gated_delta_rule is None or not mixed.is_cuda else self._by_kernels
-        found = compute(mixed.flatten(1), decay, rate.sigmoid(), packed_seq_params.cu_seqlens_q)  # [T, heads, d_v]
+        arguments = mixed.flatten(1), decay, rate.sigmoid(), packed_seq_params.cu_seqlens_q
+        if chunk_gated_delta_rule is None or not mixed.is_cuda or mixed.dtype == torch.float32:  # which they refuse
+            found = checkpoint(self._by_torch, *arguments, use_reentrant=False, preserve_rng_state=False)
+        else:
+            found = self._by_kernels(*arguments)  # [T, heads, d_v]
         gate = F.silu(z.unflatten(2, (self.ratio, -1)).flatten(1, 2).float())
         gated = (self.out_norm(found) * gate).type_as(found)
         return self.out_proj(gated.flatten(1)[:, None])[0], None
 
     def _split(self, mixed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns queries, keys and values [n, tokens, value heads, d], the first two for each of their value heads."""
-        by_head = mixed.unflatten(2, (self.key_heads, -1))
-        q, k, v = by_head.split([self.key_dim, self.key_dim, self.ratio * self.value_dim], dim=3)
-        q, k = (part.repeat_interleave(self.ratio, dim=2) for part in (q, k))
-        return q, k, v.unflatten(3, (self.ratio, -1)).flatten(2, 3)
+        """Returns queries, keys and values [T, value heads, d], the first two for each of their value heads."""
+        by_head = mixed.unflatten(1, (self.key_heads, -1))
+        q, k, v = by_head.split([self.key_dim, self.key_dim, self.ratio * self.value_dim], dim=2)
+        q, k = (part.repeat_interleave(self.ratio, dim=1) for part in (q, k))
+        return q, k, v.unflatten(2, (self.ratio, -1)).flatten(1, 2)
 
     def _by_torch(
         self, mixed: torch.Tensor, decay: torch.Tensor, rate: torch.Tensor, borders: torch.Tensor
     ) -> torch.Tensor:
-        """Computes one sequence after the other, so that no state passes from one to the next."""
-        outputs, width = [], self.conv_weight.shape[2]
-        for start, stop in pairwise(borders.tolist()):
-            if start == stop:
-                continue
-            channels = F.pad(mixed[start:stop].T, (width - 1, 0))[None]
-            convolved = F.silu(F.conv1d(channels, self.conv_weight, groups=channels.shape[1])).transpose(1, 2)
-            q, k, v = self._split(convolved)
-            q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (q.float(), k.float()))
-            outputs.append(_chunked(q, k, v, g=decay[None, start:stop], beta=rate[None, start:stop])[0][0].type_as(v))
-        return torch.cat(outputs)
+        """Computes all sequences by torch. No state passes from one to the next."""
+        lengths, token, width = borders.diff(), torch.arange(len(mixed), device=mixed.device), self.conv_weight.shape[2]
+        sequence = torch.arange(len(lengths), device=mixed.device).repeat_interleave(lengths)
+        places = token + (width - 1) * (sequence + 1)  # after zeros before each sequence
+        channels = _spread(mixed, places, len(mixed) + (width - 1) * len(lengths)).T[None]
+        convolved = F.conv1d(channels, self.conv_weight, groups=channels.shape[1])[0].T[places - width + 1]
+        q, k, v = self._split(F.silu(convolved))
+        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (q.float(), k.float()))
+        counts = (lengths + _CHUNK - 1) // _CHUNK
+        firsts = counts.cumsum(0) - counts
+        places = token + (_CHUNK * firsts - borders[:-1])[sequence]
+        chunks = [
+            _spread(x, places, _CHUNK * int(counts.sum())).unflatten(0, (-1, _CHUNK)).transpose(1, 2)
+            for x in (q * self.key_dim**-0.5, k, v.float(), decay, rate.float())
+        ]
+        return _delta_rule(*chunks, {*firsts.tolist()}).transpose(1, 2).flatten(0, 1)[places].type_as(mixed)
 
     def _by_kernels(
         self, mixed: torch.Tensor, decay: torch.Tensor, rate: torch.Tensor, borders: torch.Tensor
@@ -121,7 +129,7 @@ class GatedDeltaNet(MegatronModule):
         weight = self.conv_weight[:, 0]
         convolved = causal_conv1d(mixed[None], weight, activation="silu", cu_seqlens=borders)[0]
         return chunk_gated_delta_rule(
-            *self._split(convolved),
+            *(part[None] for part in self._split(convolved[0])),
             g=decay[None],
             beta=rate[None],
             cu_seqlens=borders,
@@ -139,3 +147,37 @@ class GatedDeltaNet(MegatronModule):
         for name, module in self.named_children():
             found |= sharded_state_dict_default(module, f"{prefix}{name}.", sharded_offsets, metadata)
         return found
+
+
+def _spread(x: torch.Tensor, places: torch.Tensor, size: int) -> torch.Tensor:
+    """Returns `size` rows, of which those at `places` are the rows of x, and the others zero."""
+    return x.new_zeros(size, *x.shape[1:]).index_copy(0, places, x)
+
+
+def _delta_rule(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, rate: torch.Tensor, firsts: set[int]
+) -> torch.Tensor:
+    """Returns the outputs [chunks, heads, tokens, d] of the chunks of all sequences.
+
+    With G the decays' running sum, D_ij = exp(G_i - G_j) for i >= j, and S the state before a chunk, the rows that the
+    chunk adds to the state solve (I + β (K Kᵀ ⊙ D) below the diagonal) X = β (V - exp(G) K S).
+
+    Args:
+        q, k, v: [chunks, heads, tokens, d]; decay, rate: [chunks, heads, tokens].
+        firsts: the chunks with which a sequence begins.
+    """
+    total = decay.cumsum(-1)
+    passed = (total[..., None] - total[..., None, :]).tril().exp().tril()
+    scaled = k * rate[..., None]
+    targets = torch.cat([v * rate[..., None], scaled * total.exp()[..., None]], dim=-1)
+    solved = torch.linalg.solve_triangular(scaled @ k.mT * passed, targets, upper=False, unitriangular=True)
+    added, taken = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
+    weights, q = q @ k.mT * passed, q * total.exp()[..., None]
+    k, kept = k * (total[..., -1:] - total).exp()[..., None], total[..., -1, None, None].exp()
+    state, outputs = q.new_zeros(q.shape[1], q.shape[3], v.shape[3]), []
+    for at in range(len(q)):
+        state = torch.zeros_like(state) if at in firsts else state
+        new = added[at] - taken[at] @ state
+        outputs.append(q[at] @ state + weights[at] @ new)
+        state = state * kept[at] + k[at].mT @ new
+    return torch.stack(outputs)

@@ -1,116 +1,23 @@
-"""Qwen3-Next: three of four layers are gated delta nets, the fourth has attention with an output gate."""
+"""Qwen3-Next: Qwen3-Next-80B-A3B."""
 
+from functools import partial
 from typing import Any
 
-from megatron_sspo.errors import UserError
-from megatron_sspo.weights import decoder
-from megatron_sspo.weights.family import Config, ExpertNames, Family, flag, number, size
-from megatron_sspo.weights.table import Interleaved, ParameterMap, replicated, row_parallel
-
-_ATTENTION = decoder.Attention(qk_layernorm=True, default_groups=2, default_head_dim=256, output_gate=True)
-_KINDS = ("linear_attention", "full_attention")
-_EXPERTS = ExpertNames(
-    router="mlp.gate",
-    gate="mlp.experts.{e}.gate_proj",
-    up="mlp.experts.{e}.up_proj",
-    down="mlp.experts.{e}.down_proj",
-    width="moe_intermediate_size",
-    shared="mlp.shared_expert",
-    shared_width="shared_expert_intermediate_size",
-    shared_gate="mlp.shared_expert_gate",
-)
-_SIZES = {  # Transformers' defaults
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-}
-
-
-def check(config: Config) -> None:
-    """Refuses settings that Megatron would compute differently."""
-    also = {"partial_rotary_factor": None, "decoder_sparse_step": (1,), "mlp_only_layers": ([], None)}
-    rest = {name: value for name, value in config.items() if name != "layer_types"}
-    decoder.check(rest, also, rope_parameters={"partial_rotary_factor": None})
-    if len(kinds := _kinds(config)) != size(config, "num_hidden_layers") or not set(kinds) <= set(_KINDS):
-        raise UserError(f"config.json has layer_types {kinds}: each layer must be one of {', '.join(_KINDS)}")
+from megatron_sspo.weights import delta_nets
+from megatron_sspo.weights.family import Config, Family, flag
 
 
 def transformer_fields(config: Config) -> dict[str, Any]:
     """Returns arguments of TransformerConfig."""
     is_normalized = flag({"norm_topk_prob": True, **config}, "norm_topk_prob")
-    return {
-        **decoder.transformer_fields(config, attention=_ATTENTION),
-        **decoder.expert_fields(config, _EXPERTS, pre_softmax=not is_normalized),
-        **_sizes(config),
-        "layernorm_zero_centered_gamma": True,
-        "attention_output_gate": True,
-        "linear_attention_freq": [int(kind == "linear_attention") for kind in _kinds(config)],
-        "moe_shared_expert_intermediate_size": size(config, _EXPERTS.shared_width),
-        "moe_shared_expert_gate": True,
-    }
-
-
-def model_fields(config: Config) -> dict[str, Any]:
-    """Returns arguments of GPTModel. The rotary embedding turns the first dimensions of each head, a quarter."""
-    turned = number({**config, **decoder.rope(config)}, "partial_rotary_factor", 0.25)
-    return {**decoder.model_fields(config), "rotary_percent": turned}
-
-
-def rows(config: Config, padded_vocab_size: int) -> list[ParameterMap]:
-    """Returns one row per parameter."""
-    kinds = _kinds(config)
-
-    def layer_rows(layer: int) -> list[ParameterMap]:
-        attention = decoder.attention_rows(config, layer, _ATTENTION)
-        if kinds[layer] == "linear_attention":  # the norms at both ends are those of every layer
-            attention = [attention[0], *_delta_net_rows(config, layer), attention[-1]]
-        return [*attention, *decoder.expert_rows(config, layer, _EXPERTS)]
-
-    return decoder.model_rows(config, padded_vocab_size, layer_rows)
-
-
-def _delta_net_rows(config: Config, layer: int) -> list[ParameterMap]:
-    """Returns the rows of a gated delta net. Its projections have one key head after the other, and so has Megatron."""
-    megatron, hf = f"decoder.layers.{layer}.self_attention", f"model.layers.{layer}.linear_attn"
-    hidden, (key_heads, value_heads, key_dim, value_dim, width) = size(config, "hidden_size"), _sizes(config).values()
-    keys, values = key_heads * key_dim, value_heads * value_dim
-
-    def by_head(name: str, hf_name: str, *shape: int, parts: tuple[int, ...] = ()) -> ParameterMap:
-        sharding = Interleaved(parts or shape[:1], key_heads, "linear_num_key_heads")
-        names = {"name": f"{megatron}.{name}", "hf": (f"{hf}.{hf_name}",)}
-        return ParameterMap(**names, hf_shapes=(shape,), sharding=sharding, group="tensor")
-
-    return [
-        by_head("in_proj_qkvz.weight", "in_proj_qkvz.weight", 2 * (keys + values), hidden),
-        by_head("in_proj_ba.weight", "in_proj_ba.weight", 2 * value_heads, hidden),
-        by_head("conv_weight", "conv1d.weight", 2 * keys + values, 1, width, parts=(keys, keys, values)),
-        by_head("dt_bias", "dt_bias", value_heads),
-        by_head("A_log", "A_log", value_heads),
-        replicated(f"{megatron}.out_norm.weight", f"{hf}.norm.weight", (value_dim,)),
-        row_parallel(
-            f"{megatron}.out_proj.weight", f"{hf}.out_proj.weight", (hidden, values), "linear_num_value_heads"
-        ),
-    ]
-
-
-def _kinds(config: Config) -> list[str]:
-    """Returns the kind of each layer; without the list, every fourth has attention."""
-    interval = size(config, "full_attention_interval", default=4)
-    count = size(config, "num_hidden_layers")
-    return config.get("layer_types") or [_KINDS[(layer + 1) % interval == 0] for layer in range(count)]
-
-
-def _sizes(config: Config) -> dict[str, int]:
-    return {name: size(config, name, default=default) for name, default in _SIZES.items()}
+    return delta_nets.transformer_fields(config, is_normalized=is_normalized)
 
 
 family = Family(
     architectures=("Qwen3NextForCausalLM",),
-    check=check,
+    check=delta_nets.check,
     transformer_fields=transformer_fields,
-    model_fields=model_fields,
-    rows=rows,
-    expert_names=_EXPERTS,
+    model_fields=delta_nets.model_fields,
+    rows=partial(delta_nets.rows, is_split=False),
+    expert_names=delta_nets.EXPERTS,
 )

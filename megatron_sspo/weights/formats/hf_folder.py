@@ -15,6 +15,7 @@ from torch import Tensor
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import safetensors_errors_as_user_errors
+from megatron_sspo.weights.family import language_model
 from megatron_sspo.weights.formats.companions import MTP, copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.destination import new_folder
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
@@ -26,7 +27,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 class HFFolder(ModelFolder):
-    """A folder with config.json and safetensors files.
+    """A folder with config.json and safetensors files; of a model of images and text, its language model.
 
     Attributes:
         files: the names of the files that hold the tensors.
@@ -51,6 +52,8 @@ class HFFolder(ModelFolder):
         self._is_quantized = self._is_in_known_form()
         if self._is_quantized:  # the folder is read as one in bfloat16
             del self.config["quantization_config"]
+        if isinstance(self.config.get("text_config"), dict) and "vision_config" in self.config:
+            self.config = language_model(self.config)
         self.files = self._list_files()
         self._reader = Files()
 
@@ -62,6 +65,12 @@ class HFFolder(ModelFolder):
     def stored(self) -> Mapping[str, StoredTensor]:
         """Tensor name -> its location, from the headers of the files."""
         stored = [tensor for file in self.files for tensor in read_header(self.path / file)]
+        # a model of images and text has names of its own for the language model, which is all that is read of it
+        stored = [
+            replace(tensor, name=tensor.name.replace("model.language_model.", "model.", 1))
+            for tensor in stored
+            if not tensor.name.startswith("model.visual.")
+        ]
         found: dict[str, StoredTensor] = {}
         for tensor in split_fused_experts(stored, self.config, self.path):
             if found.setdefault(tensor.name, tensor) is not tensor:
