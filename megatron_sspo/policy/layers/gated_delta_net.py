@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from megatron.core import parallel_state
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -142,10 +143,10 @@ class GatedDeltaNet(MegatronModule):
         """Returns the layer's entries of a checkpoint."""
         own: dict[str, Any] = {}
         self._save_to_state_dict(own, "", keep_vars=True)
-        axes = dict.fromkeys(own, 0)
+        axes, group = dict.fromkeys(own, 0), parallel_state.get_tensor_model_parallel_group()
         found = make_sharded_tensors_for_checkpoint(own, prefix, axes, sharded_offsets)
         for name, module in self.named_children():
-            found |= sharded_state_dict_default(module, f"{prefix}{name}.", sharded_offsets, metadata)
+            found |= sharded_state_dict_default(module, f"{prefix}{name}.", sharded_offsets, metadata, group)
         return found
 
 
