@@ -240,8 +240,7 @@ def measure_updates(kind: str, model: Path, pairs: int) -> None:
 def with_layers_that_fit(kind: str) -> dict[str, Any]:
     """Returns the model with as many layers as fit: whole on the GPU, and the optimizer's part on the host as well."""
     one, two = (
-        count_all(load_family(config), config).total
-        for config in ({**MODELS[kind], "num_hidden_layers": layers} for layers in (1, 2))
+        count_all(config).total for config in ({**MODELS[kind], "num_hidden_layers": layers} for layers in (1, 2))
     )
     if DEVICE.type == "cpu":
         return MODELS[kind]
@@ -253,7 +252,7 @@ def with_layers_that_fit(kind: str) -> dict[str, Any]:
 def measure_offload(kind: str, pairs: int) -> None:
     """Prints a policy's memory and the time of its step, with shares of the optimizer on the host."""
     config = with_layers_that_fit(kind)
-    parameters = count_all(load_family(config), config).total
+    parameters = count_all(config).total
     torch.set_num_threads(max(1, num_cores() // max(1, torch.cuda.device_count())))  # as a rank of this node has
     layers = f"{config['num_hidden_layers']} layers, {parameters / 1e9:.2f} B parameters"
     print(f"\noptimizer on the host, {kind}, {layers}, {torch.get_num_threads()} threads")

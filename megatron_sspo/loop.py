@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from megatron_sspo.batching.holders import with_engine_as_old
+from megatron_sspo.batching.holders import with_engine_as_old, without_old
 from megatron_sspo.job.job import Job
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.rollout.advantages import with_advantages, without_truncated
+from megatron_sspo.rollout.kl_in_reward import with_kl
 from megatron_sspo.run import Run
 from megatron_sspo.types import RolloutGroup
 
@@ -46,17 +47,21 @@ def train(run: Run, *, resume: Path | None = None, profile: range = range(0), ro
             with job.phase("update"):
                 record = policy.update(batch, run.objective)
             state.update += 1
+            if run.reference_every and state.update % run.reference_every == 0:
+                policy.move_reference()
             job.after_update(batch, record)
     return job.stop.exit_code
 
 
 def batches_of(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list[list[RolloutGroup]]:
     """Splits a cycle's groups into one batch per update, with advantages and the log-probs that updates need."""
+    if run.kl_in_reward:
+        groups = _with_kl(groups, policy, run)
     groups = with_advantages(groups, run.advantage)
     if run.rollouts.mask_truncated:
         groups = without_truncated(groups)
     batches = policy.scatter([groups[i :: run.updates_per_sync] for i in range(run.updates_per_sync)])
-    if run.needs_reference:
+    if run.needs_reference and not run.kl_in_reward:
         batches = policy.reference_log_probs(batches)
     if run.teacher:
         batches = policy.teacher_log_probs(batches)
@@ -64,4 +69,11 @@ def batches_of(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list
         return [*map(with_engine_as_old, batches)]
     first, *later = batches
     # the first batch is on-policy: its π_old is π_θ itself and ρ = 1, so it needs no old log-probs
-    return [first, *map(policy.old_log_probs, later)]
+    return [without_old(first), *(later if run.kl_in_reward else map(policy.old_log_probs, later))]
+
+
+def _with_kl(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list[RolloutGroup]:
+    """Returns a cycle's groups with the KL in their rewards, and with the log-probs of π_ref and π_old."""
+    (batch,) = policy.reference_log_probs(policy.scatter([groups]))
+    batch = with_engine_as_old(batch) if run.old_policy == "rollout" else policy.old_log_probs(batch)
+    return with_kl(batch, run.kl_in_reward)

@@ -86,9 +86,10 @@ class Prompts:
     source: Plugin  # a .jsonl or .parquet file, a file of megatron_sspo/data/sources, or package.module:attribute
     options: Options = field(default_factory=dict)  # the source's own: split, field names, seed
     template: Text = "chat"  # the tokenizer's chat template, or a format string with {question}
-    system: Text = ""  # system message of the chat template
+    system: Text = ""  # system message of the chat template, for rows without one of their own
     max_tokens: Count = 1024  # the largest number of tokens of a prompt
     overlong: Literal["error", "drop"] = "error"  # what happens to a prompt of more than max_tokens
+    shuffle: bool = True  # whether training draws each epoch in another order; False: in the order of the source
     without: Annotated[
         tuple["Prompts", ...], AsTuple
     ] = ()  # sets whose questions are left out of this one, such as the evaluation sets
@@ -142,6 +143,11 @@ class Optimizer:
     beta2: Decay = 0.999  # decay of Adam's second moment
     eps: Positive = 1e-8  # added to the root of Adam's second moment
     clip_grad: NotNegative = 1.0  # the largest global norm; 0 does not clip
+    # above 0: where the effective sample size of the batch's sequences is a smaller share of them, the learning rate is
+    # multiplied by the root of their quotient; 1.0 is VCPO's rule
+    full_rate_ess: Share = 0.0
+    # above 0: where KL(π_old ‖ π_θ) per token is larger, the learning rate is multiplied by the root of their quotient
+    full_rate_kl: NotNegative = 0.0
     offload: Share = 0.0  # the share of the float32 masters and of Adam's moments that are in host memory, 0 to 1
 
 
@@ -241,6 +247,10 @@ class Run:
     advantage: Plugin = "group_relative"
     objective: CheckedObjective = field(default_factory=sspo)  # what is maximized
     penalties: Penalties = field(default_factory=Penalties)  # KL and entropy terms of the loss
+    # β: each reward has a part "kl", −β · Σ_t (log π_old − log π_ref) over the response; 0: none
+    kl_in_reward: NotNegative = 0.0
+    # updates after which the reference policy gets the current weights, again and again; 0: it has those of the start
+    reference_every: Amount = 0
     teacher: Teacher | None = None  # a model to distil from, on the policy's own responses; None: the reward alone
     # π_old: "trainer" computes its log-probs before the updates of a cycle; "rollout" takes the engine's log-probs,
     # which saves that pass, and ρ then contains the mismatch and the staleness
@@ -269,8 +279,9 @@ class Run:
 
     @property
     def needs_reference(self) -> bool:
-        """True if log-probs of the reference policy are computed, for a KL penalty or for the objective."""
-        return self.penalties.kl_coef > 0 or "reference_log_probs" in needs_of(self.objective)
+        """True if log-probs of the reference policy are computed, for a KL or for the objective."""
+        kl = self.penalties.kl_coef or self.kl_in_reward
+        return kl > 0 or "reference_log_probs" in needs_of(self.objective)
 
 
 def check(run: Run) -> Run:
@@ -290,6 +301,7 @@ def check(run: Run) -> Run:
         *_contradictions_of_log_probs(run),
         *_contradictions_of_offload(run),
         *_contradictions_of_adapters(run),
+        *_contradictions_of_reference(run),
     ]
     if found:
         raise UserError(found[0])
@@ -306,6 +318,12 @@ def _contradictions_of_adapters(run: Run) -> Iterator[str]:
         )
 
 
+def _contradictions_of_reference(run: Run) -> Iterator[str]:
+    if run.reference_every and (run.lora or not run.needs_reference):
+        reason = "with lora, whose reference is its base" if run.lora else "and nothing needs the reference policy"
+        yield f"reference_every is {run.reference_every} {reason}: set it to 0"
+
+
 def check_reference(run: Run) -> None:
     """Raises UserError if a run that is warm-started needs log-probs of the reference policy."""
     if run.needs_reference:
@@ -317,8 +335,11 @@ def check_reference(run: Run) -> None:
 
 def reason_for_reference(run: Run) -> str:
     """Returns what a run needs the reference policy for."""
-    kl_coef = run.penalties.kl_coef
-    return f"penalties.kl_coef is {kl_coef}" if kl_coef else "objective needs reference_log_probs"
+    users = {
+        f"penalties.kl_coef is {run.penalties.kl_coef}": run.penalties.kl_coef,
+        f"kl_in_reward is {run.kl_in_reward}": run.kl_in_reward,
+    }
+    return next(filter(users.get, users), "objective needs reference_log_probs")
 
 
 def _contradictions_of_rollouts(run: Run, rollouts: Rollouts) -> Iterator[str]:
@@ -392,6 +413,11 @@ def _contradictions_of_agent(run: Run, rollouts: Rollouts) -> Iterator[str]:
         yield (
             f"penalties is {run.penalties} {agent}: penalties are sums over sequences, of which an episode may have "
             "several, so leave them out"
+        )
+    if run.kl_in_reward:
+        yield (
+            f"kl_in_reward is {run.kl_in_reward} {agent}: it is a sum over a sequence, of which an episode may have "
+            "several, so leave it out"
         )
     if run.teacher and rollouts.endpoint.max_branches > 1:
         yield f"teacher is set {agent}: it scores single sequences, so set rollouts.endpoint.max_branches to 1"

@@ -70,7 +70,7 @@ class Rollout(EqualByArrays):
     token_advantages: np.ndarray | None = None  # [n] float32: Â_it, for advantages per token
     old_log_probs: np.ndarray | None = None  # [n] float32: the trainer's, at the last sync; None where ρ = 1
     old_entropy: np.ndarray | None = None  # [n] float32: of π_old, where the objective needs it and π_old is not π_θ
-    reference_log_probs: np.ndarray | None = None  # [n] float32: under the policy that the run started from
+    reference_log_probs: np.ndarray | None = None  # [n] float32: under the reference policy
     teacher_log_probs: np.ndarray | None = None  # [n] float32: under the teacher, if the run has one
     # [tokens · layers · topk] uint8, or uint16 for more than 256 experts: the experts of the prompt's and response's
     # tokens (`batching/routes.py`), for routing replay

@@ -12,7 +12,6 @@ from megatron_sspo.memory.parameters import count_all
 from megatron_sspo.paper import RECOMPUTE
 from megatron_sspo.recipe import load_recipe
 from megatron_sspo.run import Model, Parallel, Prompts, Rollouts, Run
-from megatron_sspo.weights.family import load_family
 from sspo_rehearsal.sizes import find_config
 
 CARD = 80.0  # GB
@@ -66,7 +65,7 @@ def table() -> str:
     for model, run, remark in of_layouts + [(model, load_recipe(path), remark) for model, path, remark in ONE_NODE]:
         config, parallel = MODELS[model], run.parallel
         found = max(estimate(run, config, on_cuda=True), key=lambda stage: stage.total)
-        count = count_all(load_family(config), config)
+        count = count_all(config)
         names = [name for name in ("data", "tensor", "pipeline", "expert") if getattr(parallel, name) > 1]
         layout = ", ".join(f"{name} {getattr(parallel, name)}" for name in names)
         sizes = (found.weights, found.gradients, found.optimizer, found.activations, max(found.layer, found.logits))

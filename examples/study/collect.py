@@ -29,6 +29,7 @@ METRICS = {
     "entropy": "policy/entropy",
     "kl_old": "policy/kl_old",
     "grad_norm": "policy/grad_norm",
+    "learning_rate": "policy/learning_rate",
     "against": "log_ratio/against_advantage",
     "below_half": "token_weight/below_half",
     "below_half_positive_above": "token_weight/below_half/positive_above",
@@ -130,7 +131,8 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a CSV file; the same rows give the same bytes."""
     found = list(rows)
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(found[0]) if found else [], lineterminator="\n")
+    columns = list(dict.fromkeys(name for row in found for name in row))  # an earlier collection may have fewer
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(found)
     content = text.getvalue().encode()

@@ -12,7 +12,13 @@ from examples.study.rates import best
 SUMS = "sums"  # recipes; those below are of the questions e, f and i
 LONG_SUMS, DENSE_SUMS, PRETRAINED_SUMS = "long_sums", "dense_sums", "pretrained_sums"
 PRETRAINED_SUMS_ON_GPU = "pretrained_sums_on_gpu"
-SEARCH, REPLAY, MAP = "search", "replay", "map"  # what the names of their sweeps begin with
+SEARCH, MAP = "search", "map"  # what the names of their sweeps begin with
+REPLAY, BY_ESS, BY_KL = (
+    "replay",
+    "rate by ESS",
+    "rate by KL",
+)  # and those of sweeps that change more than their cells say
+VARIANTS = {REPLAY: "routing replay", BY_ESS: "rate by ESS", BY_KL: "rate by KL"}
 STALE_UPDATES = 8  # μ of the staleness cells
 FILES = ("runs.csv", "evaluations.csv", "metrics.csv.gz", "cosines.csv")
 
@@ -53,19 +59,19 @@ class Cell:
     Attributes:
         mu: updates per sync.
         lr: the learning rate; None if it is not known, so that the cell has no runs.
-        replay: whether the experts of the rollout are replayed.
+        variant: what its sweeps change beside it, a key of `VARIANTS`; "" if nothing.
         rate_name: the learning rate in words.
     """
 
     mu: int
     lr: float | None
     recipe: str = SUMS
-    replay: bool = False
+    variant: str = ""
     rate_name: str = "lr*"
 
     def __str__(self) -> str:
         known = "" if self.lr is None else f" = {self.lr:.3g}"
-        return f"μ = {self.mu}, {self.rate_name}{known}{', routing replay' if self.replay else ''}"
+        return f"μ = {self.mu}, {self.rate_name}{known}{f', {VARIANTS[self.variant]}' if self.variant else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,19 +110,19 @@ class Study:
             for result in self.results
             if result.objective == objective
             and (result.recipe, result.mu) == (cell.recipe, cell.mu)
-            and result.sweep.startswith(REPLAY) == cell.replay
+            and _variant(result.sweep) == cell.variant
             and cell.lr is not None
             and same_rate(result.lr, cell.lr)
         ]
         # The search and the map may share a cell, so a seed can have two runs of it: only one of them counts.
         return {result.seed: result for result in sorted(found, key=lambda result: (result.seed, result.run))}
 
-    def cell(self, mu: int, factor: float = 1, *, recipe: str = SUMS, replay: bool = False) -> Cell:
+    def cell(self, mu: int, factor: float = 1, *, recipe: str = SUMS, variant: str = "") -> Cell:
         """Returns the cell at a multiple of the recipe's lr*."""
-        names = {1 / 3: "lr*/3", 1: "lr*", 3: "3 lr*"}
+        names = {1 / 3: "lr*/3", 1: "lr*", 3: "3 lr*", 10: "10 lr*"}
         base = self.base_rates.get(recipe)
         lr = None if base is None else base * factor
-        return Cell(mu=mu, lr=lr, recipe=recipe, replay=replay, rate_name=names[factor])
+        return Cell(mu=mu, lr=lr, recipe=recipe, variant=variant, rate_name=names[factor])
 
     @cached_property
     def base_rates(self) -> dict[str, float]:
@@ -188,6 +194,10 @@ def finals(runs: Mapping[int, Result]) -> dict[int, float]:
 def areas(runs: Mapping[int, Result]) -> dict[int, float]:
     """Returns the area under pass@1 by seed."""
     return {seed: run.area for seed, run in runs.items()}
+
+
+def _variant(sweep: str) -> str:
+    return next((name for name in VARIANTS if sweep.startswith(name)), "")
 
 
 def _result(row: Mapping[str, str]) -> Result:

@@ -12,6 +12,7 @@ from examples.study.drawings import (
     mild,
     paper,
     pretrained,
+    rate_rules,
     replay,
     staleness,
     temperatures,
@@ -27,6 +28,7 @@ DRAWINGS: dict[str, ModuleType] = {
     "lengths.png": lengths,
     "replay.png": replay,
     "pretrained.png": pretrained,
+    "rate_rules.png": rate_rules,
     "paper_figures.png": paper,
 }
 

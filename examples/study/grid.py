@@ -68,6 +68,8 @@ OTHER_PAPERS = {
 }
 MILD = {name: CORE[name] for name in ("GRPO", "GSPO", "GMPO", "SAPO", "AtanLog", "AtanLog one-sided")}
 FEW = {name: CORE[name] for name in ("GRPO", "SAPO", "AtanLog", "AtanLog one-sided")}
+RULED = {name: CORE[name] for name in ("GRPO", "GSPO", "SAPO", "SAPO one-sided", "AtanLog", "AtanLog one-sided")}
+_RULES = {"rate by ESS": "optimizer.full_rate_ess=1", "rate by KL": "optimizer.full_rate_kl=0.0003"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +136,23 @@ SWEEPS = {
     "other papers mild": Sweep(
         objectives=OTHER_PAPERS, updates_per_sync=[2, 4], rates=RATES[1:2], seeds=8, screening=SCREENING
     ),
+    **{
+        f"{rule}{name}": Sweep(
+            objectives=RULED,
+            updates_per_sync=[mu],
+            rates=[rate],
+            seeds=8 if mu == 8 and rate < 10 * BASE_RATE else 2,
+            assignments=[assignment],
+        )
+        for name, mu, rate in (
+            ("", 8, RATES[2]),
+            (" at lr", 8, RATES[1]),
+            (" at 16", 16, RATES[2]),
+            (" at 10 lr", 8, 10 * BASE_RATE),
+        )
+        for rule, assignment in _RULES.items()
+    },
+    "map 8 at 10 lr": Sweep(objectives=RULED, updates_per_sync=[8], rates=[10 * BASE_RATE], seeds=2, described=True),
     "search dense sums": _search("dense_sums"),
     "dense sums": Sweep(
         recipe="dense_sums", objectives=FEW, updates_per_sync=[8], rates=[1], seeds=8, search="search dense sums"

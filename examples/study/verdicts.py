@@ -12,6 +12,7 @@ from examples.study.questions import (
     other_papers,
     pretrained,
     pretrained_on_gpu,
+    rate_rules,
     search,
     staleness,
     temperatures,
@@ -30,6 +31,7 @@ _QUESTIONS = (
     other_papers,
     pretrained,
     pretrained_on_gpu,
+    rate_rules,
 )
 _RECIPES = (SUMS, LONG_SUMS, DENSE_SUMS, PRETRAINED_SUMS, PRETRAINED_SUMS_ON_GPU)
 

@@ -10,31 +10,21 @@ from numpy.typing import ArrayLike
 def token_array(tokens: ArrayLike) -> np.ndarray:
     """Returns tokens as int32 [n].
 
-    An array that is read-only and of that type already is returned as it is; anything else is copied.
-
-    Raises:
-        ValueError: these are not integers, do not fit, or have another number of dimensions.
+    An array that is read-only and of that type already is returned as it is; anything else is copied. Raises ValueError
+    if these are not integers, do not fit, or have another number of dimensions.
     """
     return _integers(_array(tokens, "tokens", "i"), np.dtype(np.int32), "tokens")
 
 
 def log_prob_array(values: ArrayLike) -> np.ndarray:
-    """Returns log-probs as float32 [n], and copies as `token_array` does.
-
-    Raises:
-        ValueError: these are not numbers, or have another number of dimensions.
-    """
+    """Returns log-probs as float32 [n]: see `number_array`."""
     return number_array(values, "log-probs")
 
 
 def number_array(values: ArrayLike, what: str = "numbers") -> np.ndarray:
-    """Returns numbers as float32 [n], and copies as `token_array` does.
+    """Returns numbers, which messages call `what`, as float32 [n], and copies as `token_array` does.
 
-    Args:
-        what: the name of the numbers for messages.
-
-    Raises:
-        ValueError: these are not numbers, or have another number of dimensions.
+    Raises ValueError if these are not numbers, or have another number of dimensions.
     """
     array = _array(values, what, "f")
     if array.dtype == np.float32 and _is_kept(array):
@@ -46,12 +36,9 @@ def number_array(values: ArrayLike, what: str = "numbers") -> np.ndarray:
 
 
 def route_array(routes: ArrayLike) -> np.ndarray:
-    """Returns numbers of experts as uint8 or, if they are too large for that, uint16; copies as `token_array` does.
+    """Returns numbers of experts [n] as uint8 or, if they are too large for that, uint16; copies as `token_array` does.
 
-    Dimensions are joined into one.
-
-    Raises:
-        ValueError: these are not integers, or do not fit.
+    Dimensions are joined into one. Raises ValueError if these are not integers, or do not fit.
     """
     array = _array(routes, "routes").reshape(-1)
     is_small = array.dtype == np.uint8 or (array.dtype != np.uint16 and (not array.size or array.max() < 256))

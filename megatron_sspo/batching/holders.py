@@ -125,6 +125,11 @@ def with_engine_as_old(batch: Batch) -> list[RolloutGroup]:
     return with_rollouts(batch, changed)
 
 
+def without_old(batch: Batch) -> list[RolloutGroup]:
+    """Returns the batch without log π_old, for which an update then takes π_θ itself."""
+    return with_rollouts(batch, [replace(rollout, old_log_probs=None) for rollout in rollouts_of(batch)])
+
+
 def with_rollouts(batch: Batch, rollouts: Sequence[Rollout]) -> list[RolloutGroup]:
     """Returns the batch with all of its rollouts replaced, in order."""
     order = iter(rollouts)

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,6 +28,9 @@ _MCORE_WRITERS: dict[str, Any] = (
     {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
 )
 
+Reference = Sequence[Mapping[str, torch.Tensor]]
+"""The reference's weights of each chunk by their names there; none if it does not move."""
+
 # unlike dp_reshardable it depends on no layout and not on DDP's buckets: docs/checkpoints.md
 SHARDING_TYPE = "fully_reshardable"
 
@@ -36,7 +40,9 @@ _ADAPTER = ".lora_"  # in the names of an adapter's factors
 _WITHOUT_CODE = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": None}
 
 
-def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> AsyncSave:
+def begin_save(
+    path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, reference: Reference = ()
+) -> AsyncSave:
     """Begins to write a `torch_dist` checkpoint into the existing, empty folder `path`. A collective.
 
     A thread writes it, even if the trainer waits for it.
@@ -47,17 +53,19 @@ def begin_save(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any
     # in place of the queue of a server process, which would survive a kill of this one
     filesystem_async._results_queue = SimpleQueue()
     with report_save_errors(path):
-        state = state_to_save(chunks, optimizer, scheduler)
+        state = state_to_save(chunks, optimizer, scheduler, reference)
         request: Any = dist_checkpointing.save(state, str(path), async_sharded_save=True, **_MCORE_WRITERS)
     return AsyncSave(request, path, partial(is_copied, optimizer))
 
 
-def state_to_save(chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
+def state_to_save(chunks: Sequence[Any], optimizer: Any, scheduler: Any, reference: Reference = ()) -> dict[str, Any]:
     """Returns the state whose tensors say which parts of a checkpoint a rank writes. A collective."""
-    return _state(chunks, optimizer, scheduler, is_loading=False)
+    return _state(chunks, optimizer, scheduler, reference, is_loading=False)
 
 
-def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, seed: int) -> None:
+def load(
+    path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, reference: Reference = (), *, seed: int
+) -> None:
     """Restores the whole state exactly, in the layout that wrote it, except for Adam's settings. A collective.
 
     Args:
@@ -66,8 +74,9 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, s
     Raises:
         UserError: the folder is damaged, or was written by another model or layout.
     """
-    state = read(path, state_to_load(chunks, optimizer, scheduler))
+    state = read(path, state_to_load(chunks, optimizer, scheduler, reference))
     load_chunks(chunks, state)
+    load_reference(reference, state)
     adam = {name: optimizer.param_groups[0][name] for name in ("betas", "eps")}
     for group in param_groups(state["optimizer"]):  # this run's settings, which may differ from the saved ones
         group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr  # newer releases match groups by them
@@ -77,7 +86,9 @@ def load(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, s
     set_random_states(state["random"], seed, scheduler.num_steps)
 
 
-def load_resharded(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, seed: int) -> None:
+def load_resharded(
+    path: Path, chunks: Sequence[Any], optimizer: Any, scheduler: Any, reference: Reference = (), *, seed: int
+) -> None:
     """Restores model, optimizer and schedule in any layout, and seeds the random states anew. A collective.
 
     Each rank reads its parts of the whole tensors, which `fully_reshardable` (docs/checkpoints.md) writes for the
@@ -91,11 +102,12 @@ def load_resharded(path: Path, chunks: Sequence[Any], optimizer: Any, scheduler:
     Raises:
         UserError: the folder is damaged, or was written by another model.
     """
-    state = state_to_load(chunks, optimizer, scheduler)
+    state = state_to_load(chunks, optimizer, scheduler, reference)
     del state["random"]  # a state per rank of the other layout
     state["resharded"] = state.pop("optimizer")  # beside the checkpoint's groups, which Megatron would merge into it
     loaded = read(path, state, ignored=("random",))
     load_chunks(chunks, loaded)
+    load_reference(reference, loaded)
     optimizer.load_state_dict(_optimizer_state(optimizer.state_dict(), loaded["resharded"], loaded["optimizer"]))
     load_schedule(scheduler, loaded["scheduler"])
     seed_random_states(seed, scheduler.num_steps)
@@ -115,9 +127,9 @@ def _optimizer_state(own: Any, resharded: Mapping[Any, Any], saved: Mapping[Any,
     return list(states.values()) if of_chain else own
 
 
-def state_to_load(chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
+def state_to_load(chunks: Sequence[Any], optimizer: Any, scheduler: Any, reference: Reference = ()) -> dict[str, Any]:
     """Returns the state of this layout, whose tensors say which parts of a checkpoint's tensors a rank reads."""
-    return _state(chunks, optimizer, scheduler, is_loading=True)
+    return _state(chunks, optimizer, scheduler, reference, is_loading=True)
 
 
 def read(path: Path, state: dict[str, Any], *, ignored: Sequence[str] = ()) -> dict[str, Any]:
@@ -148,6 +160,13 @@ def load_chunks(chunks: Sequence[Any], state: Mapping[str, Any]) -> None:
     """Copies the model's tensors of a state that was read into the chunks, which it names completely."""
     for number, chunk in enumerate(chunks):
         _unwrap(chunk).load_state_dict(state[f"model{number}"], strict=False)  # it has no `_extra_state`
+
+
+def load_reference(reference: Reference, state: Mapping[str, Any]) -> None:
+    """Copies the reference's tensors of a state that was read."""
+    for number, weights in enumerate(reference):
+        for name, weight in weights.items():
+            weight.copy_(state[f"reference{number}"][name])
 
 
 def load_schedule(scheduler: Any, state: Mapping[str, Any]) -> None:
@@ -203,7 +222,15 @@ def _saved(state: Mapping[str, Any]) -> dict[str, Any]:
     return adapters or {name: value for name, value in state.items() if "_extra_state" not in name}
 
 
-def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading: bool) -> dict[str, Any]:
+def _as_reference(sharded: Any, weight: torch.Tensor) -> Any:
+    found = copy(sharded)
+    found.key, found.data = f"reference.{sharded.key}", weight
+    return found
+
+
+def _state(
+    chunks: Sequence[Any], optimizer: Any, scheduler: Any, reference: Reference = (), *, is_loading: bool
+) -> dict[str, Any]:
     metadata = {
         "distrib_optim_sharding_type": SHARDING_TYPE,
         "chained_optim_avoid_prefix": True,
@@ -219,6 +246,9 @@ def _state(chunks: Sequence[Any], optimizer: Any, scheduler: Any, *, is_loading:
         state["optimizer"] = optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
     if not is_loading:
         divide_weights(model, optimizer)
+    for number, weights in enumerate(reference):  # sharded as the model is, and written by the same ranks
+        sharded = state[f"model{number}"].items()
+        state[f"reference{number}"] = {name: _as_reference(tensor, weights[name]) for name, tensor in sharded}
     state["scheduler"] = scheduler.state_dict()
     random = {
         "torch": torch.get_rng_state(),

@@ -28,17 +28,15 @@ def run(arguments: list[str] | None = None) -> int:
     except (UserError, ModuleNotFoundError) as raised:
         if isinstance(raised.__context__, KeyboardInterrupt):  # which Transformers turns into an error of its import
             return 130
-        error = raised if isinstance(raised, UserError) else _missing_module(raised, extra)
+        error = str(raised)
+        if isinstance(raised, ModuleNotFoundError):  # of a command's own module; that of a user's file is a UserError
+            extra = "hub" if raised.name == "datasets" else extra
+            how = f"pip install 'megatron-sspo[{extra}]'"
+            error = f"this command needs {raised.name}, which is not installed: {how}"
         from megatron_sspo.processes import local
 
-        local.report(str(error))  # does not return if `launch` started this process
+        local.report(error)  # does not return if `launch` started this process
         rank = os.environ.get("RANK", "0")
         where = f" (process {rank})" if rank != "0" else ""
-        print(f"megatron-sspo{where}: {escape_unprintable(str(error))}", file=sys.stderr, flush=True)
+        print(f"megatron-sspo{where}: {escape_unprintable(error)}", file=sys.stderr, flush=True)
         return 2
-
-
-def _missing_module(error: ModuleNotFoundError, extra: str) -> UserError:
-    """Returns the error for a module that a command imports; one that a user's file imports is a UserError already."""
-    extra = "hub" if error.name == "datasets" else extra
-    return UserError(f"this command needs {error.name}, which is not installed: pip install 'megatron-sspo[{extra}]'")

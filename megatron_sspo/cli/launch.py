@@ -64,7 +64,9 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
 
     _check_options(options)
     if options.rehearse:
-        return _rehearse(options, load_recipe(options.recipe, options.set))
+        from sspo_rehearsal.command import rehearse
+
+        return rehearse(options, load_recipe(options.recipe, options.set))
     job = _job(options) if options.on != "local" else None
     on_slurm = job if options.executor == "slurm" else None
     of_script = on_slurm.script_assignments() if on_slurm is not None else []
@@ -92,16 +94,6 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UserError("--resume is for --on local: set RUN to the run's folder instead, which the job then resumes")
     if options.rehearse and (options.on != "local" or options.resume or options.check or options.dry_run):
         raise UserError("--rehearse starts no run and checks none: leave out --on, --resume, --check and --dry-run")
-
-
-def _rehearse(options: argparse.Namespace, run: "Run") -> int:
-    try:
-        from sspo_rehearsal.command import rehearse
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("sspo_rehearsal"):
-            raise
-        raise UserError("--rehearse needs a library that is not installed: pip install sspo-rehearsal") from error
-    return rehearse(options, run)
 
 
 def _job(options: argparse.Namespace) -> slurm.SlurmJob:

@@ -23,8 +23,7 @@ _BATCHES: tuple[tuple[list[int], list[float], str], ...] = (  # lengths, advanta
 def check_objective(value: Any) -> None:
     """Calls an objective on three batches, and takes the gradient, for which torch's gradients have to be on.
 
-    Raises:
-        ValueError: the object cannot be an objective; the text is what it must be, "an objective that ...".
+    Raises ValueError if the object cannot be an objective; the text is what it must be, "an objective that ...".
     """
     if isinstance(value, type) or not callable(value):
         raise ValueError(WHAT)

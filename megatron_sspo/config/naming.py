@@ -23,8 +23,8 @@ def describe_value(value: Any) -> str:
 
 
 def without_address(text: str) -> str:
-    """Returns an object's repr without its address in memory."""
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
+    """Returns an object's repr without its address in memory, which an image of Pillow's has in capitals."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
 def one_line(text: str) -> str:

@@ -23,11 +23,9 @@ def override(config: T, assignments: Sequence[str]) -> T:
     """Applies `path=value` assignments to a tree of frozen dataclasses, from left to right.
 
     A value is JSON or a Python literal; what is neither is a string. `run.check` compares values with their types. For
-    a field of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`,
-    or the place of an object of your own, `package.module:attribute` or `file.py:attribute`.
-
-    Raises:
-        UserError: a field is unknown (the message names the valid ones), or an expression cannot be parsed.
+    a field of the objective, the value is an expression such as `grpo(eps_high=0.28)` or `sspo(SigLog(0.6, 0.5))`, or
+    the place of an object of your own, `package.module:attribute` or `file.py:attribute`. Raises UserError if a field
+    is unknown (the message names the valid ones), or an expression cannot be parsed.
     """
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
@@ -70,16 +68,12 @@ def _replace(config: Any, path: list[str], text: str, full_path: str) -> Any:
     if name not in fields:
         before = full_path.removesuffix("." + ".".join(path))
         missing = f"{before} is None, so the recipe must set its other fields first"
-        hint = missing if config is None else _suggest(name, fields)
-        raise UserError(f"there is no field {shorten(full_path)!r}: {hint}")
-    current = getattr(config, name)
+        remedy = missing if config is None else _suggest(name, fields)
+        raise UserError(f"there is no field {shorten(full_path)!r}: {remedy}")
+    current, hint = getattr(config, name), _hint(type(config), name)
     if rest and current is None:
-        current = _with_defaults(_hint(type(config), name))
-    value = (
-        _replace(current, rest, text, full_path)
-        if rest
-        else _parse(text, _hint(type(config), name), current, full_path)
-    )
+        current = _with_defaults(hint)
+    value = _replace(current, rest, text, full_path) if rest else _parse(text, hint, current, full_path)
     replace: Any = dataclasses.replace
     try:
         return replace(config, **{name: value})

@@ -13,9 +13,8 @@ from megatron_sspo.errors import UserError
 def process_state_kept(what: str) -> Iterator[None]:
     """A context manager for the import, or the first call, of code that may be the user's.
 
-    Raises:
-        UserError: the working folder, which is changed back, or torch's default dtype, default device or gradient mode,
-            is not as before.
+    Raises UserError if the working folder, which is changed back, or torch's default dtype, default device or gradient
+    mode, is not as before.
     """
     folder, before = os.getcwd(), _state()
     yield

@@ -142,8 +142,6 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function, eval_str=True)
     except (NameError, AttributeError, SyntaxError):  # an annotation uses names that only a type checker imports
         return inspect.signature(function)
-    except (TypeError, ValueError):  # a function in C without a signature
-        return inspect.signature(lambda *arguments, **options: None)
 
 
 def load_file(path: Path) -> Any:

@@ -55,15 +55,10 @@ def call_user_code(function: Callable[[], Any], what: str) -> Any:
 
 
 def metrics_of(part: Any, what: str, *, prefix: str = "") -> dict[str, float]:
-    """Returns the numbers of a plug-in's `metrics`; none if it has no such method.
+    """Returns the numbers of a plug-in's `metrics`, with `prefix` before their names; none if it has no such method.
 
-    Args:
-        part: the plug-in's object.
-        what: its kind, for the message: "the reward".
-        prefix: the beginning of the names that are returned.
-
-    Raises:
-        UserError: the user's `metrics` raises, or does not return a dictionary of numbers.
+    Raises UserError if the user's `metrics` raises, or does not return a dictionary of numbers; `what` names the
+    plug-in.
     """
     metrics = getattr(part, "metrics", None)
     if metrics is None:

@@ -23,10 +23,8 @@ class HintMismatch(Exception):
 def validate(config: T, kind: type[T]) -> T:
     """Checks every value of a dataclass of type `kind` by its field's annotation, and returns a copy.
 
-    The copy has the fields' own types: a tuple for a list, a string for a path.
-
-    Raises:
-        UserError: a value is wrong; the message names the field, the value, and what it must be.
+    The copy has the fields' own types: a tuple for a list, a string for a path. Raises UserError if a value is wrong;
+    the message names the field, the value, and what it must be.
     """
     try:
         return _adapter(kind).validate_python((config,))[0]
@@ -41,9 +39,7 @@ def convert_to_hint(value: Any, hint: Any) -> Any:
     """Converts a value to its annotation: a JSON list becomes a tuple, and a string a Path, if these are annotated.
 
     If the annotation cannot be evaluated, for example because of an undefined name, the value is returned unchanged.
-
-    Raises:
-        HintMismatch: the value has another type.
+    Raises HintMismatch if the value has another type.
     """
     try:
         with warnings.catch_warnings():

@@ -11,9 +11,8 @@ from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 def demonstration(prompt: Prompt, tokenizer: Any, max_tokens: int | None = None) -> RolloutGroup:
     """Returns a prompt and its demonstration as a group of one response, which ends with the end-of-sequence token.
 
-    Raises:
-        UserError: the prompt has no demonstration, the tokenizer has no end-of-sequence token, or both together
-            are longer than `max_tokens`.
+    Raises UserError if the prompt has no demonstration, the tokenizer has no end-of-sequence token, or both together
+    are longer than `max_tokens`.
     """
     if not prompt.demonstration:
         raise UserError(

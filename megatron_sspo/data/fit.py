@@ -9,11 +9,7 @@ from megatron_sspo.weights.family import size
 
 
 def check_prompts_fit(prompts: Iterable[Prompt], config: Mapping[str, Any]) -> None:
-    """Raises UserError if a prompt leaves no room for a response, or has tokens that the model lacks.
-
-    Args:
-        config: the content of the model's config.json.
-    """
+    """Raises UserError if a prompt leaves no room for a response in the model of a config.json, or has other tokens."""
     num_positions = size(config, "max_position_embeddings")
     for prompt in prompts:
         if len(prompt.tokens) >= num_positions:

@@ -16,6 +16,9 @@ from megatron_sspo.run import Prompts
 def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool) -> PromptStream:
     """Builds the stream that `prompts` describes.
 
+    Args:
+        shuffle: whether the order is that of training, which `prompts` decides, and not that of the source.
+
     Raises:
         UserError: the source cannot be read, has no rows, or has a prompt that is too long.
     """
@@ -26,7 +29,7 @@ def prompt_stream(prompts: Prompts, tokenizer: Any, *, seed: int, shuffle: bool)
         system=prompts.system,
         max_tokens=prompts.max_tokens,
         seed=seed,
-        shuffle=shuffle,
+        shuffle=shuffle and prompts.shuffle,
         overlong=prompts.overlong,
     )
 
@@ -74,11 +77,7 @@ def load_rows(source: str, options: Mapping[str, Any]) -> list[Row | Dropped]:
 
 
 def _rows(prompts: Prompts) -> list[Row | Dropped]:
-    """Returns the rows of the source, without the questions of the sets in `prompts.without`.
-
-    Raises:
-        UserError: the source or one of these sets cannot be read, or has no rows.
-    """
+    """Returns the rows of the source, without the questions of the sets in `prompts.without`. Raises UserError."""
     rows = load_rows(prompts.source, prompts.options)
     if not rows:
         raise UserError(f"the source {prompts.source!r} has no rows: check its path, split and options")

@@ -73,9 +73,7 @@ class Fields:
     answer_after: str = ""  # mark before the gold answer ("####" in GSM8K), last occurrence; "" takes the whole field
     tests: str = ""  # Python that checks a program, a text or a list; "": a column that `find_checks` knows
     cases: str = ""  # inputs and outputs of a program, in a form that `find_checks` knows; "": a column that it knows
-    where: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # field -> its value, or a list of values; others are no rows
+    where: Mapping[str, Any] = field(default_factory=dict)  # field -> its value, or a list; others are no rows
     bad_rows: Amount = 0  # the largest number of bad records that are left out; one more is an error
 
 
@@ -85,11 +83,8 @@ def row_from_record(found: Record, fields: Fields) -> Row:
     The columns that `fields` names, and `tools`, are fields of the row. All others are metadata. Checks of a program
     that `fields` names, or `find_checks` finds, are added to the metadata as `tests` or `cases`. A row with checks
     needs no answer. Of a list of accepted answers, `answer` is the first, and the metadata have all of them as
-    `accepted_answers`.
-
-    Raises:
-        UserError: the record lacks a field, or its gold answer is of the wrong type or empty; `check_row` checks the
-            other fields.
+    `accepted_answers`. Raises UserError if the record lacks a field, or its gold answer is of the wrong type or empty;
+    `check_row` checks the other fields.
     """
     record, place = checked_values(found), found.place
     named = {kind: column for kind in CHECKS if (column := getattr(fields, kind))}
@@ -123,8 +118,7 @@ def row_from_record(found: Record, fields: Fields) -> Row:
 def rows_from_records(records: Iterable[Record], fields: Fields) -> list[Row | Dropped]:
     """Converts the records that `fields.where` selects, with a `Dropped` for each bad one.
 
-    Raises:
-        UserError: there are more bad records than `fields.bad_rows`.
+    Raises UserError if there are more bad records than `fields.bad_rows`.
     """
     found: list[Row | Dropped] = []
     bad: list[str] = []
@@ -203,8 +197,7 @@ def _without(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def check_row(row: Any, what: str) -> None:
     """Checks a row that a source has made, which may be the user's own.
 
-    Raises:
-        UserError: it is no row, or a field of it has the wrong type; the message names `what`, the source.
+    Raises UserError, with the source `what`, if it is no row, or a field of it has the wrong type.
     """
     if isinstance(row, Dropped):
         return
@@ -242,24 +235,22 @@ def _mistakes(question: Any) -> list[str]:
 
 
 def _question(given: Any) -> Any:
-    """Returns a question whose messages have text as content, without the nulls that a column of messages has."""
+    """Returns a question whose messages have text as content, without the nulls that a column of messages has.
+
+    OpenAI's calls of tools have null as content, and its texts may be in parts.
+    """
     if not isinstance(given, list):
         return given
-    messages = [_with_text(message) if isinstance(message, Mapping) else message for message in given]
-    return [
-        {key: value for key, value in message.items() if value is not None} if isinstance(message, Mapping) else message
-        for message in messages
-    ]
+    return [_message(message) if isinstance(message, Mapping) else message for message in given]
 
 
-def _with_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a message whose content is text: OpenAI's calls of tools have null, and its texts may be in parts."""
-    content = message.get("content")
-    if content is None and message.get("tool_calls"):
-        return {**message, "content": ""}
-    parts = content if isinstance(content, list) else []
+def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = {key: value for key, value in message.items() if value is not None}
+    if "tool_calls" in found:
+        found.setdefault("content", "")
+    parts = content if isinstance(content := found.get("content"), list) else []
     texts = [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
-    return {**message, "content": "".join(texts)} if texts and len(texts) == len(parts) else message
+    return {**found, "content": "".join(texts)} if texts and len(texts) == len(parts) else found
 
 
 def _answers(record: Mapping[str, Any], fields: Fields, place: str) -> list[str]:

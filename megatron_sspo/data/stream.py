@@ -3,23 +3,21 @@
 import hashlib
 import math
 import random
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
+from megatron_sspo.config.naming import without_address
 from megatron_sspo.data.row import Dropped, Row, count_dropped, describe_columns
-from megatron_sspo.data.template import check_template, render
+from megatron_sspo.data.template import check_template, has_own_system, render
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# in the text of an object that does not define its own; an image of Pillow's writes it in capitals
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _SOLUTIONS = "; each answer is a solution with a line '#### ...': answer_after='####' takes what follows"
 
 
@@ -62,6 +60,11 @@ class PromptStream:
         twice = [id for id, count in Counter(row.id for row in kept).items() if count > 1]
         if twice:
             raise UserError(f"the row id {twice[0]!r} occurs more than once: a source must give each row its own")
+        if system and kept and all(map(has_own_system, kept)):
+            raise UserError(
+                f"{kept[0].id} and all other rows have a system message of their own: leave the option system empty, "
+                "or remove the rows' messages"
+            )
         prompts = _tokenized([render(row, tokenizer, template, system) for row in kept], tokenizer)
         too_long = {prompt.id: len(prompt.tokens) for prompt in prompts if len(prompt.tokens) > max_tokens}
         if too_long and overlong == "error":
@@ -122,8 +125,7 @@ class PromptStream:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues exactly where `state` was taken.
 
-        Raises:
-            UserError: the state belongs to a stream with other prompts, another seed or another order.
+        Raises UserError if it belongs to a stream with other prompts, another seed or another order.
         """
         for name, value in self._identity().items():
             if state.get(name) != value:
@@ -174,7 +176,7 @@ def _canonical(value: Any) -> str:
         return f"set({', '.join(sorted(map(_canonical, value)))})"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_canonical, value))}]"
-    return repr(value) if isinstance(value, str) else _ADDRESS.sub("", repr(value))
+    return repr(value) if isinstance(value, str) else without_address(repr(value))
 
 
 def _tokenized(rendered: list[tuple[Prompt, str]], tokenizer: "PreTrainedTokenizerBase") -> list[Prompt]:

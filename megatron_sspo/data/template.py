@@ -49,9 +49,8 @@ CODEACT_INSTRUCTION = (
 def check_template(tokenizer: "PreTrainedTokenizerBase", template: str, system: str) -> None:
     """Checks that a template can render rows at all.
 
-    Raises:
-        UserError: there is no chat template, or the format string has not the one field {question}, or comes with a
-            system text.
+    Raises UserError if there is no chat template, or the format string has not the one field {question}, or comes with
+    a system text.
     """
     if template == "chat":
         if not tokenizer.chat_template:
@@ -79,7 +78,7 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
     Args:
         template: "chat" for the tokenizer's chat template with the generation prompt, else a format string with
             `{question}`; see `check_template`.
-        system: system message of the chat template; empty for none.
+        system: system message of the chat template for rows without one of their own; empty for none.
 
     Raises:
         UserError: the template does not fit the row.
@@ -109,15 +108,16 @@ def render(row: Row, tokenizer: "PreTrainedTokenizerBase", template: str, system
 
 
 def _messages_of(row: Row, system: str) -> list[dict[str, Any]]:
-    """Returns the chat messages of a row, after the system message if there is one."""
+    """Returns the chat messages of a row, after its own system message or, without one, after `system`."""
     messages = [{"role": "user", "content": row.question}] if isinstance(row.question, str) else row.question
-    if not system:
+    if not system or has_own_system(row):
         return messages
-    if messages[0]["role"] == "system":
-        raise UserError(
-            f"{row.id} has a system message of its own: leave the option system empty, or remove the row's message"
-        )
     return [{"role": "system", "content": system}, *messages]
+
+
+def has_own_system(row: Row) -> bool:
+    """Returns whether a row begins with a system message."""
+    return not isinstance(row.question, str) and row.question[0]["role"] == "system"
 
 
 def _chat_text(row: Row, messages: list[dict[str, Any]], tokenizer: "PreTrainedTokenizerBase") -> str:
@@ -148,8 +148,7 @@ def _demonstration_text(
 ) -> str:
     """Returns a row's demonstration as text: a message, such as a first call of a tool, as the chat template writes it.
 
-    Args:
-        prompt: the text of the row's prompt, which the template has to write before the message.
+    `prompt` is the text of the row's prompt, which the template has to write before the message.
     """
     if isinstance(row.demonstration, str):
         return row.demonstration

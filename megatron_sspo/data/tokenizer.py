@@ -10,11 +10,8 @@ from megatron_sspo.weights.transformers_config import read_config, read_tokenize
 def load_tokenizer(model_path: Path) -> Any:
     """Loads the tokenizer of a Hugging Face folder; nothing is downloaded, and no code of the folder is run.
 
-    Raises:
-        UserError: the folder does not exist, or holds no tokenizer that can be read and used.
+    Raises UserError if the folder does not exist, or holds no tokenizer that can be read and used.
     """
-    if not (model_path / "config.json").exists():
-        raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
     try:
         found = read_tokenizer(model_path)
         found("1", add_special_tokens=False)  # of wrong settings, some are found by a use

@@ -32,11 +32,7 @@ class Manifest:
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
-    """Reads a checkpoint's manifest.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
+    """Reads a checkpoint's manifest. Raises UserError if it is missing or damaged."""
     try:
         text = (checkpoint / NAME).read_bytes().decode("utf-8")
         content = json.loads(text)
@@ -78,8 +74,7 @@ def checksums(
 ) -> dict[str, Entry]:
     """Returns sizes and checksums of these files of a checkpoint; several files are read in parallel.
 
-    Args:
-        advance: called by several threads with each number of bytes that were read.
+    Their threads call `advance` with each number of bytes that were read.
     """
     ordered = list(names)
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -87,13 +82,9 @@ def checksums(
 
 
 def check_sizes(checkpoint: Path, manifest: Manifest, *, folder: str = "") -> None:
-    """Compares names and sizes, which is fast.
+    """Compares names and sizes, which is fast; those of a folder such as "trainer/" or, by default, all.
 
-    Args:
-        folder: the beginning of the names to compare, such as "trainer/"; by default all names.
-
-    Raises:
-        UserError: a file is missing, is not in the manifest, or has another size.
+    Raises UserError if a file is missing, is not in the manifest, or has another size.
     """
     entries = {name: entry for name, entry in manifest.files.items() if name.startswith(folder)}
     found = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint) if name.startswith(folder)}
@@ -114,13 +105,9 @@ def check_content(
     num_ranks: int = 1,
     advance: Callable[[int], object] | None = None,
 ) -> None:
-    """Compares the checksums of this rank's share of the files.
+    """Compares the checksums of this rank's share of the files; `advance`: see `checksums`.
 
-    Args:
-        advance: see `checksums`.
-
-    Raises:
-        UserError: the content of a file is not what was written, or it cannot be read.
+    Raises UserError if the content of a file is not what was written, or it cannot be read.
     """
     names = sorted(manifest.files, key=lambda name: (-manifest.files[name].size, name))[rank::num_ranks]
     try:

@@ -1,12 +1,10 @@
 """Reads files from outside; damage is named in one sentence."""
 
 import json
-import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from megatron_sspo.errors import UserError, short_repr
+from megatron_sspo.errors import UserError
 
 _DOWNLOAD = "download or copy it again"
 
@@ -40,18 +38,9 @@ def read_json(path: Path, *, remedy: str = f"correct it, or {_DOWNLOAD}") -> dic
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses standard JSON: NaN, numbers that a float cannot hold and duplicate names in an object are errors.
-
-    Raises:
-        ValueError: the text is not standard JSON, or is nested too deeply.
-    """
+    """Parses JSON; raises ValueError if the text is not JSON, or is nested too deeply."""
     try:
-        return json.loads(
-            text,
-            parse_constant=finite_number,
-            parse_float=finite_number,
-            object_pairs_hook=dict_without_duplicates,
-        )
+        return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -63,20 +52,3 @@ def decode_json(value: Any) -> Any:
     except ValueError:
         found = None
     return found if isinstance(found, (dict, list)) else value
-
-
-def finite_number(text: str) -> float:
-    """Returns the number of a JSON text. Raises ValueError if it is not finite, as of `1e999` and `NaN`."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"it has {text[:40]} as a number")
-    return number
-
-
-def dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object of a JSON text. Raises ValueError if it has a name twice, of which one would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        raise ValueError(f"it has {short_repr(counts.most_common(1)[0][0])} twice")
-    return found

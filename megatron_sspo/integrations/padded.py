@@ -15,9 +15,8 @@ from megatron_sspo.objective.inputs import needs_of
 def check_objective(objective: Objective) -> None:
     """Checks that padded matrices hold all that an objective asks for, and calls it on batches of three tokens.
 
-    Raises:
-        UserError: the object cannot be an objective, such as a function that was not called, or it needs other inputs
-            than log-probs and advantages.
+    Raises UserError if it cannot be one, such as a function that was not called, or needs more than log-probs and
+    advantages.
     """
     try:
         check.check_objective(objective)
@@ -50,15 +49,11 @@ def segments_of(mask: Tensor) -> Segments:
 def padded_sums(
     objective: Objective, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, segments: Segments
 ) -> Sums:
-    """Computes an objective from padded matrices.
+    """Computes an objective from log π_θ [B, L] and log π_old [B, L].
 
     Args:
-        objective: the objective.
-        log_probs: [B, L] log π_θ.
-        old_log_probs: [B, L] log π_old.
         advantages: [B] Â_i, or [B, L] with one value in all tokens of a row.
-        mask: [B, L], true for the tokens of responses.
-        segments: those of the mask.
+        mask: [B, L], true for the tokens of responses; `segments` are those of the mask.
 
     Raises:
         UserError: advantages differ inside a row, or log-probs are in half precision.

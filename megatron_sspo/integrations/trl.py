@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 from megatron_sspo.errors import UserError
 from megatron_sspo.integrations.padded import check_objective, corrected, padded_sums, segments_of
 from megatron_sspo.integrations.shares import Shares
-from megatron_sspo.objective import Objective, Penalties, Sums, sspo
+from megatron_sspo.objective import Objective, Penalties, sspo
 from megatron_sspo.objective.average import average_of, counts_tokens
 
 _RELEASE = "1.16."
@@ -117,7 +117,9 @@ class SSPOTrainer(GRPOTrainer):
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * aux_loss / microbatches
             shares.add("aux_loss", aux_loss)
-        self._log_shares(shares, sums, "train" if training else "eval")
+        shares.add_sums(sums)
+        for name, mean in shares.means(self.accelerator.reduce(shares.stack(), reduction="sum")).items():
+            self._metrics["train" if training else "eval"][name].append(mean)
         return loss
 
     def _log_probs(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -143,11 +145,6 @@ class SSPOTrainer(GRPOTrainer):
             masks = [mask]
         local = torch.stack([m.sum() for m in masks]).sum()
         return float(self.accelerator.reduce(local, reduction="sum"))
-
-    def _log_shares(self, shares: Shares, sums: Sums, mode: str) -> None:
-        shares.add_sums(sums)
-        for name, mean in shares.means(self.accelerator.reduce(shares.stack(), reduction="sum")).items():
-            self._metrics[mode][name].append(mean)
 
 
 def _loss_mask(inputs: dict[str, Any]) -> Tensor:

@@ -30,8 +30,7 @@ LOSS_MODE = "megatron_sspo"
 class PolicyLoss(PolicyLossConfig):
     """verl's PolicyLossConfig with an objective.
 
-    Raises:
-        UserError: the objective cannot be read or cannot be computed in verl, or `loss_mode` is another one.
+    Raises UserError if it cannot be read or cannot be computed in verl, or `loss_mode` is another one.
     """
 
     objective: str = "sspo()"  # an expression as in `--set objective=`, or package.module:attribute

@@ -71,9 +71,8 @@ class Evaluations:
     def begin(self, update: int, *, may_wait: bool = True) -> None:
         """Begins to evaluate the weights; servers with memory of their own answer while the trainer goes on.
 
-        Args:
-            update: the update that made the weights.
-            may_wait: whether to wait for the answers if the engine cannot give them while the trainer goes on.
+        `update` is the one that made the weights. `may_wait` says whether to wait for the answers if the engine cannot
+        give them while the trainer goes on.
         """
         evaluation, source = self._run.evaluation, self._source
         if evaluation is None or not isinstance(source, RolloutSource):
@@ -103,17 +102,13 @@ class Evaluations:
             self.finish(update)
 
     def finish(self, update: int, *, may_stop: bool = False) -> bool:
-        """Waits for the evaluation in progress, if there is one, and writes its row.
+        """Waits for the evaluation in progress, if any, and writes its row; `update` made the weights of now.
 
-        Args:
-            update: the update whose weights the trainer has now.
-            may_stop: whether a stop request ends the evaluation.
-
-        Returns:
-            False if a stop request ended it early, between two of its sets.
+        Returns False if a stop request ended it early, between two of its sets, as it may if `may_stop` is True.
         """
         if self.in_progress is None:
             return True
+        assert isinstance(self._source, RolloutSource)  # as in `begin`
         title = "evaluation" if self.in_progress == update else f"evaluation of update {self.in_progress}"
 
         def send_again() -> None:
@@ -129,7 +124,7 @@ class Evaluations:
         for of_set in self._sets.values():
             of_set.cancel()
         self.in_progress, self._sets = None, {}
-        self._source.release_memory()
+        self._source.engine.release_memory()
         if self._records is not None:
             self._records.writer.release()
         return is_complete

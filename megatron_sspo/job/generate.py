@@ -10,11 +10,7 @@ from megatron_sspo.run import Run
 def generate(run: Run) -> int:
     """Generates the rollouts of all cycles with the initial weights, and writes them into the run's folder.
 
-    Returns:
-        0, or one of the exit codes of `stop` if it was asked to end early.
-
-    Raises:
-        UserError: the user can fix the problem; the message is one sentence.
+    Returns 0, or one of the exit codes of `stop` if it was asked to end early. Raises UserError.
     """
     with Job(replace(run, evaluation=None, checkpoint_every=0), None) as job:
         job.is_whole = False

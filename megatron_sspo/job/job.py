@@ -75,6 +75,7 @@ class Job:
         self.tokenizer = load_tokenizer(Path(run.model.path))
         self.prompts = self._prompt_stream(run.prompts)
         self._held_out = held_out_streams(self.run, self.tokenizer)
+        self._sets = tuple(run.prompts.options["sets"]) if run.prompts.source == "mixture" else ()
 
         self.display = Display(silent=int(os.environ.get("RANK", 0)) != 0)
         self._seconds: dict[str, float] = {}
@@ -138,7 +139,7 @@ class Job:
         version = self.state.update - 1  # the version of the weights before this optimizer step
         row = {
             "update": self.state.update,
-            **reward_metrics(batch, policy_version=version),
+            **reward_metrics(batch, policy_version=version, sets=self._sets),
             **(update_metrics(record) if self.is_main else {}),
             **{f"seconds/{name}": seconds for name, seconds in self._seconds.items()},
         }

@@ -19,13 +19,7 @@ def check_updates(updates: range, num_updates: int) -> None:
 
 
 class Profiler:
-    """A profiler of some successive updates and of the work between them: rollouts, evaluation, checkpoints.
-
-    Args:
-        updates: the numbers of the updates; empty: none.
-        folder: the run's folder.
-        rank: this process, for the trace's name.
-    """
+    """A profiler of some successive updates, maybe of none, and of the work between them, for the run's folder."""
 
     def __init__(self, updates: range, folder: Path, rank: int) -> None:
         self._updates, self._folder, self._rank = updates, folder / FOLDER, rank

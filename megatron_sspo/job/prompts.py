@@ -19,9 +19,8 @@ def report_prompts(display: Display, folder: Path, prompts: PromptStream, held_o
     for line in describe_sources(named):
         display.log(line)
     if prompts.dropped:
-        display.log(
-            f"{len(prompts.prompts):,} prompts; dropped {count_dropped(prompts.dropped)} (dropped_prompts.jsonl)"
-        )
+        dropped = f"dropped {count_dropped(prompts.dropped)} (dropped_prompts.jsonl)"
+        display.log(f"{len(prompts.prompts):,} prompts; {dropped}")
         if agree.is_main():
             with os_errors_as_user_errors(folder):
                 write_rows(folder / "dropped_prompts.jsonl", map(asdict, prompts.dropped))

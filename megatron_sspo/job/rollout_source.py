@@ -20,13 +20,8 @@ from megatron_sspo.types import Prompt
 class RolloutSource:
     """The parts that make rollouts, opened; `stack` closes them.
 
-    Args:
-        folder: the run's folder.
-        sync: collective that loads the policy's weights into the engine.
-
-    Attributes:
-        cycles: the groups, one cycle at a time.
-        parts: rewards and environments, those of held-out sets included.
+    `sync` is the collective that loads the policy's weights into the engine. `cycles` has the groups, one cycle at a
+    time, and `parts` the rewards and environments, those of held-out sets included.
     """
 
     def __init__(
@@ -45,16 +40,17 @@ class RolloutSource:
         """Loads weights into the engine. A collective."""
         self.engine.load_weights(tensors, version)
 
-    def release_memory(self) -> None:
-        """Releases the engine's memory for training. A collective."""
-        self.engine.release_memory()
-
     def remarks(self, prompts: Sequence[Prompt]) -> list[str]:
         """Returns the reward's remarks about the rows of training."""
         return list(remarks_of(self.parts.reward, prompts))
 
     def metrics(self, row: Mapping[str, float]) -> dict[str, float]:
-        """Returns the plug-ins' own metrics for this rank's share of the rollouts, such as why programs failed."""
+        """Returns the metrics of the cycle, and the plug-ins' own for this rank's share of the rollouts.
+
+        An example of the latter is why programs failed.
+        """
+        of_cycle = self.cycles.metrics()
         kind = self._agent_or_environment
         parts = [(self.engine, "the engine", ""), (self.parts.reward, "the reward", "reward/")]
-        return plugin_metrics(row, [*parts, (self.parts.environment, f"the {kind}", f"{kind}/")])
+        parts.append((self.parts.environment, f"the {kind}", f"{kind}/"))
+        return of_cycle | plugin_metrics({**row, **of_cycle}, parts)

@@ -25,11 +25,7 @@ def write_cycle(folder: Path, number: int, groups: Sequence[RolloutGroup]) -> No
 
 
 class SavedRollouts:
-    """The cycles of a folder in place of an engine, with the members of `RolloutSource` that training needs.
-
-    Args:
-        folder: the folder of a run that has generated.
-    """
+    """The cycles of a run that has generated in place of an engine, with what training needs of `RolloutSource`."""
 
     def __init__(self, run: Run, folder: Path) -> None:
         self._run, self._folder = run, folder
@@ -38,8 +34,7 @@ class SavedRollouts:
     def next(self, update: int) -> list[RolloutGroup]:
         """Returns the groups of the cycle that starts after `update` updates. A collective.
 
-        Raises:
-            UserError: the folder does not have the cycle, or it has other sizes than the run.
+        Raises UserError if the folder does not have the cycle, or it has other sizes than the run.
         """
 
         def read() -> list[RolloutGroup]:
@@ -69,9 +64,6 @@ class SavedRollouts:
 
     def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Does nothing: nothing is generated."""
-
-    def release_memory(self) -> None:
-        """Does nothing: there is no engine."""
 
     def remarks(self, prompts: Sequence[Prompt]) -> list[str]:
         """Returns nothing: rewards are computed."""

@@ -32,13 +32,8 @@ from megatron_sspo.weights.transformers_config import transformers_errors_as_use
 class Training:
     """The policy with its initial weights, and the progress of a new run. All methods are collectives.
 
-    Args:
-        folder: the run's folder.
-        on_saved: see `CheckpointWriter`.
-
-    Attributes:
-        resumed_from: the newest checkpoint; None for a run that begins.
-        state: the progress of the run.
+    `resumed_from` is the newest checkpoint, None for a run that begins, and `state` the progress. `on_saved`: see
+    `CheckpointWriter`.
     """
 
     def __init__(

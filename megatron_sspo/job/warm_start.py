@@ -21,9 +21,8 @@ def warm_start(
 ) -> bool:
     """Maximizes the likelihood of the prompts' demonstrations for `options.updates` steps. A collective.
 
-    Returns:
-        False if a stop request ended it before the next step: a part of a warm start is not saved, so its other steps
-        would be lost as well.
+    Returns False if a stop request ended it before the next step: a part of a warm start is not saved, so its other
+    steps would be lost as well.
     """
     display.begin("warm start", options.updates)
     # the memory of the run is estimated and measured with its own share on the host

@@ -92,20 +92,16 @@ class InBatchShell(run.Plugin):
     Attributes:
         project: the folder with `slurm/`.
         environment: the environment of the job: `SlurmJob.environment`.
-        seconds: the seconds of warning before the time limit, to finish an update and save; None: as in the script.
     """
 
     project: str
     environment: dict[str, str] = field(default_factory=dict)
-    seconds: int | None = None
 
     def setup(self, task: run.Script, executor: run.Executor) -> None:
         """Changes a Slurm executor; a local one needs no change, because it sends SIGTERM to the trainer."""
         if not isinstance(executor, run.SlurmExecutor):
             return
         check_executor(executor)
-        if self.seconds is not None:
-            executor.signal = f"B:USR1@{self.seconds}"
         exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
         # /nemo_run is the experiment's folder, and `nemo experiment logs` looks for files of this name in it
         log = '"/nemo_run/log-${SLURM_JOB_NAME}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}.out"'
@@ -166,8 +162,12 @@ def launch(job: SlurmJob, executor: run.Executor, *, dry_run: bool = False, chec
             return 0
         if not checked:
             check(job, executor)
-        if isinstance(executor, run.SlurmExecutor):
-            check_accounting(executor)
+        on_slurm = isinstance(executor, run.SlurmExecutor)
+        if on_slurm and executor.tunnel.run("sacct --noheader --jobs=1", warn=True).return_code:
+            raise UserError(
+                "sacct does not work here, and without it NeMo-Run never learns that a job has ended: use "
+                "megatron-sspo launch --on slurm"
+            )
         experiment.run(tail_logs=True)
     state = _final_state(experiment)
     print(f"experiment {experiment._id}: {state}", flush=True)
@@ -175,11 +175,7 @@ def launch(job: SlurmJob, executor: run.Executor, *, dry_run: bool = False, chec
 
 
 def check(job: SlurmJob, executor: run.Executor) -> None:
-    """Runs the checks of `megatron-sspo launch` with the trainer's Python interpreter.
-
-    Raises:
-        UserError: a check fails; it has the message of the check.
-    """
+    """Runs the checks of `megatron-sspo launch` with the trainer's interpreter. Raises UserError with their message."""
     on_slurm = isinstance(executor, run.SlurmExecutor)
     place = ["--on", "slurm", f"--sbatch={shlex.join(job.options)}", f"--script={job.script}"] if on_slurm else []
     command = [_python(job), "-m", "megatron_sspo", "launch", *job.arguments, "--check", *place]
@@ -190,15 +186,6 @@ def check(job: SlurmJob, executor: run.Executor) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise UserError(lines[-1].removeprefix("megatron-sspo: "))
-
-
-def check_accounting(executor: run.SlurmExecutor) -> None:
-    """Raises UserError if Slurm's accounting (sacct) does not work."""
-    if executor.tunnel.run("sacct --noheader --jobs=1", warn=True).return_code:
-        raise UserError(
-            "sacct does not work here, and without it NeMo-Run never learns that a job has ended: use "
-            "megatron-sspo launch --on slurm"
-        )
 
 
 def _final_state(experiment: run.Experiment) -> str:

@@ -6,8 +6,6 @@ from typing import Any
 from megatron_sspo.memory.estimate import MemoryEstimate, checkpoint_bytes, estimate, host_memory, server_memory
 from megatron_sspo.run import Run
 
-_COLUMNS = ("weights", "gradients", "optimizer", "activations", "layer", "logits", "engine", "teacher", "allowance")
-
 
 def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
     """Returns the report's text; sizes are in GB (10⁹ bytes)."""
@@ -36,7 +34,7 @@ def report(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> str:
 
 def table(stages: Sequence[MemoryEstimate]) -> list[str]:
     """Returns a line per pipeline stage. The sum has the larger of `layer` and `logits`, which do not exist at once."""
-    used = [name for name in _COLUMNS if any(getattr(stage, name) for stage in stages)]
+    used = [name for name in vars(stages[0]) if any(getattr(stage, name) for stage in stages)]
     heads = ["GB a rank", *used, "sum"]
     rows = [
         [f"stage {number}", *(_gb(getattr(stage, name)) for name in used), _gb(stage.total)]

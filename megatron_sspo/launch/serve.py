@@ -33,11 +33,9 @@ def serve(run: Run, *, address: str, first_port: int, folder: Path) -> None:
     the restart and sends the weights again. The servers' API key is taken from the environment.
 
     Args:
-        run: the run whose model and `rollouts.options` are used.
         address: the address of this machine to listen on.
         first_port: the port of the first server; the others have the next ports.
-        folder: folder for logs and for the file `urls`, with one URL per line, which is written when all servers
-            answer.
+        folder: folder for logs and for the file `urls`, with one URL per line, written when all servers answer.
 
     Raises:
         UserError: there is no key or no model, an address or port cannot be used, a server does not start, or a server

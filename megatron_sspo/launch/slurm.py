@@ -95,14 +95,15 @@ class SlurmJob:
         return re.findall(r'^ +--set "([^"$]+)"', self._script_text(), re.MULTILINE)
 
     def all_options(self) -> dict[str, str]:
-        """Returns the sbatch options in effect, name -> value: later ones, and the job's over the script's, win."""
-        return _by_name([*self._script_options(), *self.options])
+        """Returns the sbatch options in effect, name -> value: later ones, and the job's over the script's, win.
 
-    def _script_options(self) -> list[str]:
-        """Returns the options of the script's lines `#SBATCH`, which end for sbatch at the script's first command."""
+        The script's are in its lines `#SBATCH`, which end for sbatch at its first command.
+        """
         head = re.match(r"(?:[ \t]*(?:#.*)?\n)*", self._script_text())
         lines = re.findall(r"^#SBATCH[ \t]+(.+)$", head[0] if head else "", re.MULTILINE)
-        return [word for line in lines for word in split_options(line, self.script, comments=True)]
+        words = [word for line in lines for word in split_options(line, self.script, comments=True)]
+        pairs = (word.removeprefix("--").partition("=") for word in [*words, *self.options])
+        return {name: value for name, _, value in pairs}
 
     def variable(self, name: str) -> str:
         """Returns a variable's value in the job: the given one or the script's default; "" if a node determines it."""
@@ -118,11 +119,7 @@ class SlurmJob:
         return "\n".join([*lines, shlex.join(self.command), "", f"# {self.script}", self._script_text().rstrip()])
 
     def submit(self) -> int:
-        """Runs sbatch, which prints the job's number, and returns its exit code.
-
-        Raises:
-            UserError: this machine has no sbatch.
-        """
+        """Runs sbatch, which prints the job's number; returns its exit code. Raises UserError if there is no sbatch."""
         if shutil.which("sbatch") is None:
             raise UserError("there is no sbatch on this machine: start from a login node of the cluster")
         return subprocess.run(self.command, cwd=self.project, env={**os.environ, **self.environment}).returncode
@@ -148,14 +145,9 @@ def project_folder(variables: Mapping[str, str]) -> Path:
 
 
 def split_options(text: str, what: str = "--sbatch", *, comments: bool = False) -> list[str]:
-    """Splits a string such as `--nodes=6 --time=08:00:00` into options as a shell does.
+    """Splits a string such as `--nodes=6 --time=08:00:00`, maybe with comments after a #, into options as a shell does.
 
-    Args:
-        what: the place of the text, for the message.
-        comments: whether what follows a # is left out.
-
-    Raises:
-        UserError: a word is not a long option `--name` or `--name=value`, or a quote is not closed.
+    Raises UserError, with `what` as the place, for a word that is no long option, or for a quote that is not closed.
     """
     try:
         options = shlex.split(text, comments=comments)
@@ -165,11 +157,6 @@ def split_options(text: str, what: str = "--sbatch", *, comments: bool = False) 
         if not re.fullmatch(r"--[a-z][a-z0-9-]*(=.*)?", word, re.DOTALL):
             raise UserError(f"{what} has {word!r}, which is not an option of the form --name=value, such as --nodes=6")
     return options
-
-
-def _by_name(words: Sequence[str]) -> dict[str, str]:
-    """Returns options as name -> value; of several with one name, the last counts."""
-    return {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words)}
 
 
 def _gpus_per_node(given: Mapping[str, str]) -> int | None:
@@ -187,13 +174,8 @@ def _sum(parts: Sequence[str]) -> int | None:
 def check_size(job: SlurmJob, sizes: Collection[int]) -> None:
     """Checks that the trainer nodes hold as many ranks as a layout, where sbatch's options say how many.
 
-    A range of nodes, `--nodes=2-3`, needs a layout for each number in it.
-
-    Args:
-        sizes: the numbers of processes that the run has a layout for.
-
-    Raises:
-        UserError: the numbers differ; the message has both and says how to change them.
+    A range of nodes, `--nodes=2-3`, needs a layout for each number in it. `sizes` are the numbers of processes of the
+    run's layouts. Raises UserError with both numbers, and how to change them, if they differ.
     """
     given = job.all_options()
     nodes = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", given.get("nodes", ""))

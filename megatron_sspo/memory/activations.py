@@ -135,7 +135,8 @@ def layer_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
     """Returns the bytes that a layer keeps of a microbatch."""
     kept = 2 * norm_bytes(s.rows, s.hidden, 1, itemsize, use_te=use_te) + itemsize * s.rows * s.hidden
     kept += (_delta_net if s.net_heads else _attention)(s, itemsize, use_te=use_te)
-    return kept + (_experts(s, itemsize) if s.experts else _mlp(s, itemsize))
+    mlp = itemsize * (s.rows * s.hidden + s.inner_rows * 5 * s.ffn_width)
+    return kept + (_experts(s, itemsize) if s.experts else mlp)
 
 
 def _attention(s: Sizes, itemsize: int, *, use_te: bool) -> int:
@@ -164,11 +165,6 @@ def _delta_net(s: Sizes, itemsize: int, *, use_te: bool) -> int:
     return kept + (s.inner_rows * itemsize * (2 * s.net_keys + s.net_values + 64 * s.net_heads) if use_te else 0)
 
 
-def rotation_bytes(s: Sizes, itemsize: int) -> int:
-    """Returns the bytes that all layers of a model chunk keep together: the rotary embedding's cosines and sines."""
-    return s.inner_rows * itemsize * s.head_dim
-
-
 def _experts(s: Sizes, itemsize: int) -> int:
     # the router: its input, the chosen experts' logits, indices and probabilities, and the routing map
     router = s.rows * (itemsize * s.hidden + 24 * s.chosen + (9 if s.has_sigmoid else 5) * s.experts)
@@ -178,17 +174,8 @@ def _experts(s: Sizes, itemsize: int) -> int:
     return router + shared + s.expert_rows * (itemsize * (s.hidden + 6 * s.ffn_width) + 4)
 
 
-def _mlp(s: Sizes, itemsize: int) -> int:
-    return itemsize * (s.rows * s.hidden + s.inner_rows * 5 * s.ffn_width)
-
-
 def working_bytes(s: Sizes, itemsize: int) -> int:
     """Returns the bytes that are alive while a layer is computed, forward or backward, beyond what it keeps."""
     rows = s.expert_rows if s.experts else s.inner_rows
     widest = rows * max(s.hidden, 2 * s.ffn_width)
     return _WORKING_COPIES * widest * itemsize
-
-
-def boundary_bytes(s: Sizes, itemsize: int) -> int:
-    """Returns the bytes of a layer's input, which is all that is kept of a recomputed layer."""
-    return s.rows * s.hidden * itemsize

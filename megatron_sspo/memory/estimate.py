@@ -131,9 +131,8 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     Raises:
         UserError: the model is not supported, or the layout cannot shard it.
     """
-    family, parallel = load_family(config), run.parallel
-    architecture = family.transformer_fields(config)
-    counts = count_per_stage(family, config, parallel, run.megatron)
+    parallel, architecture = run.parallel, load_family(config).transformer_fields(config)
+    counts = count_per_stage(config, parallel, run.megatron)
     trained = _count_trained(run, config)
     layers = layers_of_stages(architecture["num_layers"], parallel, run.megatron)
     itemsize = ITEMSIZE[run.model.dtype]
@@ -191,27 +190,28 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
 
 def _count_trained(run: Run, config: Mapping[str, Any]) -> list[ParameterCount]:
     """Counts the parameters with gradients on a rank of each pipeline stage: all, or those of adapters."""
-    family = load_family(config)
     if run.lora is None:
-        return count_per_stage(family, config, run.parallel, run.megatron)
+        return count_per_stage(config, run.parallel, run.megatron)
     of = partial(factor_rows, targets=run.lora.targets, rank=run.lora.rank)
-    return count_per_stage(family, config, run.parallel, run.megatron, of=of)
+    return count_per_stage(config, run.parallel, run.megatron, of=of)
 
 
 def checkpoint_bytes(run: Run, config: Mapping[str, Any]) -> int:
-    """Returns the size of a checkpoint: what is trained, and in float32 the main weights and two moments."""
+    """Returns the size of a checkpoint: what is trained, a reference that moves, and in float32 masters and moments."""
     whole = _count_trained(replace(run, parallel=Parallel(), megatron={}), config)
-    return (ITEMSIZE[run.model.dtype] + 12) * sum(count.total for count in whole)
+    return _saved_bytes(run) * sum(count.total for count in whole)
+
+
+def _saved_bytes(run: Run) -> int:
+    """Returns what a checkpoint has of a parameter."""
+    return ITEMSIZE[run.model.dtype] * (2 if run.reference_every else 1) + 12
 
 
 def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
     """Returns the memory of the host that a rank needs beside that of its GPU, in the stage that needs most.
 
     Shares of a checkpoint are taken to be equal; one rank may have up to the model's largest tensor and its state in
-    addition.
-
-    Raises:
-        UserError: the model is not supported, or the layout cannot shard it.
+    addition. Raises UserError if the model is not supported, or the layout cannot shard it.
     """
     itemsize, offload = ITEMSIZE[run.model.dtype], run.optimizer.offload
     of_reference = itemsize if run.needs_reference and run.lora is None else 0
@@ -225,7 +225,7 @@ def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
                 staging=_STAGING if offload else 0,
                 reference=2 * of_reference * count.total,
                 teacher=teacher,
-                checkpoint=(itemsize + 12) * updated,
+                checkpoint=_saved_bytes(run) * updated,
                 last_sync=of_last_sync,
             )
         )
@@ -237,13 +237,13 @@ def _teacher_bytes(run: Run) -> list[int]:
     if run.teacher is None:
         return [0] * run.parallel.pipeline
     config = read_config_of(Path(run.teacher.path))
-    counts = count_per_stage(load_family(config), config, run.parallel, {})
+    counts = count_per_stage(config, run.parallel, {})
     return [ITEMSIZE[run.model.dtype] * count.total for count in counts]
 
 
 def model_bytes(run: Run, config: Mapping[str, Any]) -> int:
     """Returns the size of the model's Hugging Face folder."""
-    return ITEMSIZE[run.model.dtype] * count_all(load_family(config), config).total
+    return ITEMSIZE[run.model.dtype] * count_all(config).total
 
 
 def server_memory(run: Run, config: Mapping[str, Any]) -> ServerMemory:
@@ -277,16 +277,16 @@ def _activations(
 ) -> tuple[int, int]:
     """Returns what the microbatches in flight keep, and what a layer needs in addition while it is computed.
 
-    Args:
-        layers: the sizes of each layer of the stage.
+    `layers` has the sizes of each layer of the stage.
     """
     num_layers, sizes = len(layers), layers[-1]
     full = sum(activations.layer_bytes(each, itemsize, use_te=use_te) for each in layers) // num_layers
-    boundary = activations.boundary_bytes(sizes, itemsize)
+    boundary = sizes.rows * sizes.hidden * itemsize  # a layer's input, which is all that is kept of a recomputed one
     working = max(activations.working_bytes(each, itemsize) for each in layers)
     in_flight = _layers_in_flight(run.parallel, num_layers, stage)
     chunks = in_flight * run.parallel.virtual_pipeline / num_layers
-    rotations = round(chunks * activations.rotation_bytes(sizes, itemsize))
+    # cosines and sines of the rotary embedding, which all layers of a model chunk keep together
+    rotations = round(chunks * sizes.inner_rows * sizes.head_dim * itemsize)
     if run.megatron.get("recompute_granularity") != "full":
         return round(in_flight * full) + rotations, working
     count = int(run.megatron.get("recompute_num_layers") or 1)
@@ -322,4 +322,4 @@ def _engine_bytes(run: Run, config: Mapping[str, Any]) -> int:
     responses = rollouts.prompts_per_update * rollouts.group_size * run.updates_per_sync
     at_once = min(int(rollouts.options.get("max_batch_size", 256)), -(-responses // parallel.num_processes))
     tokens = at_once * (run.prompts.max_tokens + rollouts.sampling.max_tokens)
-    return 4 * count_all(load_family(config), config).total + cache_bytes(config, 4) * tokens
+    return 4 * count_all(config).total + cache_bytes(config, 4) * tokens

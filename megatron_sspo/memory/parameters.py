@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.run import Parallel
-from megatron_sspo.weights.family import Family
+from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.table import ParameterMap
 
 UNEVEN_PIPELINES = {
@@ -39,9 +39,7 @@ def padded_vocab_size(vocab_size: int, tensor: int) -> int:
 def check_divisibility(architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any]) -> None:
     """Refuses a layout whose sizes do not divide the layers or the experts; Megatron checks all else.
 
-    Args:
-        architecture: the family's arguments of Megatron's TransformerConfig.
-        options: the user's own fields of TransformerConfig.
+    `architecture` and `options` are arguments of Megatron's TransformerConfig: the family's and the user's own.
     """
     experts = architecture.get("num_moe_experts")
     if experts and experts % parallel.expert:
@@ -77,13 +75,12 @@ def layers_of_stages(num_layers: int, parallel: Parallel, options: Mapping[str, 
     return [range(end - count, end) for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
-def count_all(family: Family, config: Mapping[str, Any]) -> ParameterCount:
+def count_all(config: Mapping[str, Any]) -> ParameterCount:
     """Counts the parameters of the whole model."""
-    return _count(family.rows(config, int(config["vocab_size"])), Parallel(), experts=None)
+    return _count(load_family(config).rows(config, int(config["vocab_size"])), Parallel(), experts=None)
 
 
 def count_per_stage(
-    family: Family,
     config: Mapping[str, Any],
     parallel: Parallel,
     options: Mapping[str, Any],
@@ -98,6 +95,7 @@ def count_per_stage(
     Raises:
         UserError: the layout does not divide a parameter, the layers or the experts.
     """
+    family = load_family(config)
     architecture = family.transformer_fields(config)
     check_divisibility(architecture, parallel, options)
     rows = of(family.rows(config, padded_vocab_size(int(config["vocab_size"]), parallel.tensor)))
@@ -108,11 +106,7 @@ def count_per_stage(
 
 
 def rows_of_stage(rows: Sequence[ParameterMap], stage: int, layers: Sequence[Container[int]]) -> list[ParameterMap]:
-    """Returns the rows of the parameters that a pipeline stage holds.
-
-    Args:
-        layers: the layers of each stage; see `layers_of_stages`.
-    """
+    """Returns the rows of the parameters that a pipeline stage holds; `layers` are those of `layers_of_stages`."""
     last = len(layers) - 1
     has_output = any(row.name.startswith("output_layer.") for row in rows)  # otherwise it has the embedding's weights
 

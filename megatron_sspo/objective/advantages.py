@@ -49,10 +49,8 @@ def leave_one_out(rewards: Tensor) -> Tensor:
 def max_rl(rewards: Tensor) -> Tensor:
     """Â_i = (r_i − μ) / μ with μ = mean_j r_j; 0 if μ = 0: MaxRL (arXiv 2602.02710).
 
-    The method was made for rewards of 0 and 1: the fewer responses are right, the more each right one counts.
-
-    Raises:
-        ValueError: a reward is negative.
+    The method was made for rewards of 0 and 1: the fewer responses are right, the more each right one counts. Raises
+    ValueError if a reward is negative.
     """
     centered = _centered(rewards)
     if (rewards < 0).any():
@@ -126,7 +124,7 @@ def gdpo(rewards: Tensor, rollouts: Sequence[Response]) -> Tensor:
 
 @followed_by(whiten)
 def reinforce_plus_plus(rewards: Tensor) -> Tensor:
-    """Â_i = r_i, whitened over the cycle: REINFORCE++ (arXiv 2501.03262), without its KL term in the reward."""
+    """Â_i = r_i, whitened over the cycle: REINFORCE++ (arXiv 2501.03262); `Run.kl_in_reward` is near its KL."""
     _centered(rewards)  # for its checks
     return rewards.to(_result_dtype(rewards))
 

@@ -65,11 +65,7 @@ class OverLength:
 
 
 def shares_of(average: Average, segments: Segments) -> Tensor:
-    """Returns a_i of each sequence: [S].
-
-    Raises:
-        ValueError: the average returns something else.
-    """
+    """Returns a_i of each sequence: [S]. Raises ValueError if the average returns something else."""
     share = average.share(segments)
     if not isinstance(share, Tensor) or share.shape != segments.lengths.shape:
         found = f"shape {list(share.shape)}" if isinstance(share, Tensor) else describe_value(share)

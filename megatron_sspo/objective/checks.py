@@ -6,16 +6,9 @@ from collections.abc import Callable
 
 
 def check_number(owner: object, name: str, fits: Callable[[float], bool], what: str) -> None:
-    """Checks one field of a dataclass.
+    """Checks that one field of a dataclass, `owner.name`, is a finite number that `fits`.
 
-    Args:
-        owner: the dataclass object.
-        name: the field's name.
-        fits: a function that returns whether a finite number is in the field's range.
-        what: the range in words, after "and must be".
-
-    Raises:
-        ValueError: the value is not a finite number, or is outside of the range.
+    Raises ValueError if it is not; the message has the range in words, `what`, after "and must be".
     """
     value = getattr(owner, name)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -24,11 +17,7 @@ def check_number(owner: object, name: str, fits: Callable[[float], bool], what: 
 
 
 def check_gate(owner: object, name: str) -> None:
-    """Checks one field of a dataclass that is a gate.
-
-    Raises:
-        ValueError: the value lacks one of the two methods of a gate, or is a class.
-    """
+    """Checks that a field of a dataclass is a gate. Raises ValueError if it lacks one of the methods, or is a class."""
     gate = getattr(owner, name)
     methods = [getattr(gate, method, None) for method in ("log_gate", "weight")]
     if isinstance(gate, type) or not all(map(callable, methods)):
@@ -39,11 +28,7 @@ def check_gate(owner: object, name: str) -> None:
 
 
 def check_name(owner: object, name: str, names: tuple[str, ...]) -> None:
-    """Checks one field of a dataclass whose value is one of `names`.
-
-    Raises:
-        ValueError: the value is another one.
-    """
+    """Checks that the value of one field of a dataclass is one of `names`. Raises ValueError if it is another one."""
     value = getattr(owner, name)
     if not isinstance(value, str) or value not in names:
         raise ValueError(

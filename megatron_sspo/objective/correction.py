@@ -62,10 +62,8 @@ class Correction:
         An objective depends on θ only through `log_probs`, so for every objective of this package the gradient
         contribution of token t is multiplied by c_t. The pooled weight w_i is left unchanged on purpose: its ratio is
         normalized by length, and a factor Π_t c_t is not. That factor would drive w_i to 0 for a whole batch of long
-        responses (NeMo-RL PR 2269: 0.06 instead of 1.0).
-
-        Raises:
-            ValueError: there are no rollout log-probs, a shape is wrong, or log-probs are in half precision.
+        responses (NeMo-RL PR 2269: 0.06 instead of 1.0). Raises ValueError if there are no rollout log-probs, a shape
+        is wrong, or log-probs are in half precision.
         """
         if self.mode == "none":
             return log_probs
@@ -79,8 +77,7 @@ class Correction:
     def weights(self, old_log_probs: Tensor, rollout_log_probs: Tensor, segments: Segments) -> Tensor:
         """Returns c_t, detached: [T], [T] -> [T]; ones if the mode is none.
 
-        Raises:
-            ValueError: a shape is wrong, or log-probs are in half precision.
+        Raises ValueError if a shape is wrong, or log-probs are in half precision.
         """
         segments.check_tokens("old_log_probs", old_log_probs)
         segments.check_tokens("rollout_log_probs", rollout_log_probs)

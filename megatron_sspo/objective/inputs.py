@@ -34,12 +34,10 @@ class TokenInputs:
 
 
 class Factor(Protocol):
-    """A number m_t for each token, which multiplies its contribution to J and to the gradient."""
+    """A number m_t for each token, which multiplies its contribution to J and to the gradient.
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The names of the inputs that are to be in `TokenInputs.others`."""
-        ...
+    It may have an attribute `needs`, the names of the inputs that are to be in `TokenInputs.others`.
+    """
 
     def __call__(self, inputs: TokenInputs) -> Tensor:
         """m_t, detached: [T]."""
@@ -49,8 +47,7 @@ class Factor(Protocol):
 def needs_of(objective: object) -> tuple[str, ...]:
     """Returns the names in the attribute `needs` of an objective or factor: inputs that it is given as keywords.
 
-    Raises:
-        ValueError: a name is not one of `INPUT_NAMES`.
+    Raises ValueError if a name is not one of `INPUT_NAMES`.
     """
     names = tuple(getattr(objective, "needs", ()))
     for name in names:

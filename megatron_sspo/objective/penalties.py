@@ -21,10 +21,8 @@ def kl(log_probs: Tensor, reference_log_probs: Tensor, estimator: KlEstimator) -
         k2 = r² / 2          as a loss, its expected gradient is the gradient of the KL
         k3 = e^r − 1 − r     unbiased, never negative; as a loss, its expected gradient is that of KL(π_ref ‖ π_θ)
 
-    k1 = −r is none of them: its expected gradient is zero, so as a loss it penalizes nothing.
-
-    Raises:
-        ValueError: the estimator is unknown.
+    k1 = −r is none of them: its expected gradient is zero, so as a loss it penalizes nothing. Raises ValueError if the
+    estimator is unknown.
     """
     log_ratio = reference_log_probs - log_probs
     if estimator == "k2":
@@ -63,10 +61,8 @@ class Penalties:
     ) -> Tensor:
         """Computes the penalty of a microbatch: [T] each -> scalar.
 
-        A term whose coefficient is 0 needs no input.
-
-        Raises:
-            ValueError: an input that a coefficient needs is None, has another shape, or is in half precision.
+        A term whose coefficient is 0 needs no input. Raises ValueError if an input that a coefficient needs is None,
+        has another shape, or is in half precision.
         """
         segments.check_tokens("log_probs", log_probs)
         total, share = log_probs.new_zeros(()), shares_of(average, segments)

@@ -21,21 +21,11 @@ class Segments:
     def from_lengths(cls, lengths: Sequence[int] | Tensor, device: torch.device | str | None = None) -> "Segments":
         """Builds the segments from |y_i|, on `device` or by default on the device of `lengths`.
 
-        The lengths are checked on the host, so a tensor on a GPU causes a synchronization.
-
-        Raises:
-            ValueError: `lengths` is not one-dimensional, not of integers, or has a negative entry.
+        They are repeated on the host, so a tensor on a GPU causes a synchronization.
         """
-        given = torch.as_tensor(lengths)
+        given = torch.as_tensor(lengths, dtype=torch.int64)
         device = given.device if device is None else torch.device(device)
         on_host = given.cpu()
-        if on_host.numel() and (on_host.is_floating_point() or on_host.dtype == torch.bool):
-            raise ValueError(f"sequence lengths are integers, and these are {on_host.dtype}")
-        if on_host.ndim != 1:
-            raise ValueError(f"sequence lengths have shape [S], and these have {list(on_host.shape)}")
-        if (on_host < 0).any():
-            raise ValueError(f"sequence lengths are not negative, and these are {on_host.tolist()}")
-        on_host = on_host.long()
         ids = torch.repeat_interleave(torch.arange(len(on_host), device="cpu"), on_host)
         return cls(ids.to(device), on_host.to(device))
 
@@ -86,8 +76,7 @@ class Segments:
     def are_per_token(self, name: str, values: Tensor) -> bool:
         """Returns whether `values` are [T] and not [S]. If T = S they are [S]: `with_empty` makes S another number.
 
-        Raises:
-            ValueError: they are neither.
+        Raises ValueError if they are neither.
         """
         if values.shape == self.ids.shape != self.lengths.shape:
             return True

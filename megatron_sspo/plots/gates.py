@@ -22,8 +22,7 @@ _GATES: list[tuple[str, Gate, dict]] = [
 def plot_gates(path: Path) -> None:
     """Draws f(ρ; Â) and w(ρ; Â) of every gate at its defaults, a row for each sign of Â, as Figure 1 of the paper.
 
-    Raises:
-        LabError: `path` cannot be written.
+    Raises LabError if `path` cannot be written.
     """
     from sspo_lab.drawing import check_output, import_matplotlib, write_picture
 

@@ -136,7 +136,7 @@ def _weights(record: UpdateRecord, log_ratio: torch.Tensor) -> dict[str, float]:
         found |= {f"token_weight/below_half/{name}": _mean(side & (weight < 0.5)) for name, side in sides.items()}
     if (weight := record.sequences.get("sequence_weight")) is not None:
         found |= _distribution("sequence_weight", weight.double())
-        found["sequence_weight/effective_sample_size"] = _effective_sample_size(weight.double())
+        found["sequence_weight/effective_sample_size"] = effective_sample_size(weight.double())
     return found
 
 
@@ -152,7 +152,7 @@ def _sides(log_ratio: torch.Tensor, advantage: torch.Tensor) -> dict[str, torch.
     }
 
 
-def _effective_sample_size(weights: torch.Tensor) -> float:
+def effective_sample_size(weights: torch.Tensor) -> float:
     """Returns (Σ s)² / (S Σ s²): the share of the S sequences that the weighted mean is worth, 1 if all are equal."""
     squares = len(weights) * float(weights.square().sum())
     return float(weights.sum()) ** 2 / squares if squares else 0.0

@@ -1,8 +1,10 @@
 """Megatron's DDP, its distributed optimizer and its schedule of learning rates."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -13,6 +15,7 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.policy.metrics import effective_sample_size
 from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.with_cuda.fast_fields import fast_ddp_fields
 from megatron_sspo.run import Optimizer, Parallel
@@ -136,3 +139,26 @@ def make_scheduler(optimizer: Any, options: Optimizer, num_updates: int) -> Opti
         use_checkpoint_opt_param_scheduler=False,
         override_opt_param_scheduler=True,  # a resumed run takes its rates from its configuration
     )
+
+
+def rate_scale(options: Optimizer, log_ratio: torch.Tensor, lengths: Sequence[int]) -> float:
+    """Returns the factor of a learning rate whose rollouts are stale, from 0 to 1: the smaller one of the two rules.
+
+    It is 1 without a rule, and on-policy, where log ρ is 0: docs/staleness.md.
+
+    By the effective sample size (VCPO, arXiv:2602.17616): √min(1, ESS / (S · full_rate_ess)), where
+    ESS = (Σ_i w_i)² / Σ_i w_i² over S sequences and w_i = Π_t ρ_it. By the divergence: √min(1, full_rate_kl / KL),
+    where KL is the mean of ρ − 1 − log ρ over the tokens.
+
+    Args:
+        log_ratio: [R] log ρ of every response token, one sequence after the other.
+        lengths: [S] tokens of each sequence, in the same order.
+    """
+    log_ratio, factors = log_ratio.double(), [1.0]
+    if options.full_rate_ess:
+        sums = torch.stack([part.sum() for part in log_ratio.split(list(lengths))])
+        weights = (sums - sums.max()).exp()  # the share is that of w_i, which might overflow
+        factors.append(effective_sample_size(weights) / options.full_rate_ess)
+    if options.full_rate_kl and (kl := float((log_ratio.expm1() - log_ratio).mean())) > 0:
+        factors.append(options.full_rate_kl / kl)
+    return math.sqrt(min(factors))

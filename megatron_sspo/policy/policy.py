@@ -23,7 +23,7 @@ from megatron_sspo.policy.forward_step import Objective, loss_scale, policy_loss
 from megatron_sspo.policy.metrics import UpdateRecord, merge_reports
 from megatron_sspo.policy.model import build_chunks, transformer_config
 from megatron_sspo.policy.names import logical_parameters, weights_of
-from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, wrap_in_ddp
+from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_scheduler, rate_scale, wrap_in_ddp
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
@@ -114,8 +114,10 @@ class Policy:
             self._gather_plan.parameters = self.adapters.merged(self._gather_plan.parameters)
         # the reference policy's weights, kept on the host because they are not used most of the time
         keeps_reference = run.needs_reference and not run.lora
-        parameters = [weight for chunk in chunks for _, weight in weights_of(chunk)] if keeps_reference else []
-        self._reference = [parameter.detach().cpu().clone() for parameter in parameters]
+        self._reference = [
+            {name: weight.detach().cpu().clone() for name, weight in weights_of(chunk)}
+            for chunk in (chunks if keeps_reference else ())
+        ]
         routing = _routing_replay(chunks) if run.routing_replay != "none" else None
         self.ddp = ddp_config(run.ddp, run.parallel)
         self.chunks = makers.wrap_in_ddp(self.transformer, self.ddp, chunks)
@@ -144,6 +146,7 @@ class Policy:
         gc.collect()  # an earlier optimizer goes first, because its state is most of the memory
         self.optimizer = self._makers.make_optimizer(self.transformer, self.ddp, self.chunks, options)
         self.scheduler = make_scheduler(self.optimizer, options, num_updates)
+        self._options = options
 
     # ------------------------------------------------------------------ microbatches -> log-probs, a new policy
 
@@ -178,19 +181,32 @@ class Policy:
     def reference_log_probs(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
         """Returns the batches with log π_ref of every response token, for a KL penalty or the objective.
 
-        π_ref has the weights of the run's start. Each rank gets the values of the same sequences as in `old_log_probs`.
+        π_ref has the weights of the run's start, or of the last `move_reference`. Each rank gets the values of the same
+        sequences as in `old_log_probs`.
         """
         self._finish_step()
         if self.adapters:
             with self.adapters.off():
                 return self._reference_values(batches)
-        parameters = [weight for chunk in self.chunks for _, weight in weights_of(chunk)]
+        parameters = self._weights()
         current = [parameter.detach().cpu().clone() for parameter in parameters]
         try:
-            _copy(self._reference, parameters)
+            _copy(self._reference_weights(), parameters)
             return self._reference_values(batches)
         finally:
             _copy(current, parameters)
+
+    @torch.no_grad()
+    def move_reference(self) -> None:
+        """Gives the reference policy the current weights."""
+        self._finish_step()
+        _copy(self._weights(), self._reference_weights())
+
+    def _weights(self) -> list[torch.Tensor]:
+        return [weight for chunk in self.chunks for _, weight in weights_of(chunk)]
+
+    def _reference_weights(self) -> list[torch.Tensor]:
+        return [weight for chunk in self._reference for weight in chunk.values()]
 
     def teacher_log_probs(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
         """Returns the batches with the teacher's log-prob of every response token.
@@ -268,6 +284,8 @@ class Policy:
                 "from the last checkpoint with a lower learning rate"
             )
         self.scheduler.step(increment=1)  # before the step, so that warm-up starts above 0 and no update is wasted
+        if self._options.full_rate_ess or self._options.full_rate_kl:
+            self._lower_rate(batch, record)
         grad_norm = float(self.optimizer.step()[1])
         if not math.isfinite(grad_norm):
             raise UserError(
@@ -275,6 +293,17 @@ class Policy:
                 "with a lower learning rate"
             )
         return replace(record, grad_norm=grad_norm, learning_rate=float(self.optimizer.param_groups[0]["lr"]))
+
+    def _lower_rate(self, batch: Batch, record: UpdateRecord) -> None:
+        """Multiplies the schedule's learning rate of this update by `rate_scale` of rank 0's values."""
+        scale = 1.0
+        if agree.is_main():
+            lengths = [rollout.num_response_tokens for rollout in rollouts_of(batch)]
+            in_order = [lengths[index] for index in record.order]
+            scale = rate_scale(self._options, record.tokens["log_ratio"], in_order)
+        scale = agree.broadcast_from_rank_0(scale)
+        for group in self.optimizer.param_groups:
+            group["lr"] *= scale
 
     # ------------------------------------------------------------------ weights out, state out and in
 
@@ -317,17 +346,23 @@ class Policy:
     def begin_save(self, path: Path) -> AsyncSave:
         """Begins to save the policy's current state in the background."""
         self._finish_step()
-        saving = sharded.begin_save(path, self.chunks, self.optimizer, self.scheduler)
+        saving = sharded.begin_save(path, *self.saved_parts)
         self._write_model_files(path)
         return saving
 
     def load(self, path: Path) -> None:
         """Restores what `save` wrote, in the same layout, to the bit."""
-        sharded.load(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
+        sharded.load(path, *self.saved_parts, seed=self.run.seed)
 
     def load_resharded(self, path: Path) -> None:
         """Restores what `save` wrote in another layout; random states are seeded anew."""
-        sharded.load_resharded(path, self.chunks, self.optimizer, self.scheduler, seed=self.run.seed)
+        sharded.load_resharded(path, *self.saved_parts, seed=self.run.seed)
+
+    @property
+    def saved_parts(self) -> tuple[Any, ...]:
+        """Model chunks, optimizer, schedule, and the reference's weights if it moves: what a checkpoint has."""
+        reference = self._reference if self.run.reference_every else []
+        return self.chunks, self.optimizer, self.scheduler, reference
 
     def _write_model_files(self, path: Path) -> None:
         if agree.is_main():  # after the save has begun, because Megatron needs an empty folder

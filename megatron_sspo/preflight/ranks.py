@@ -17,7 +17,7 @@ from torch.cuda import nccl
 
 from megatron_sspo.config.overrides import config_to_json
 from megatron_sspo.data.stream import PromptStream
-from megatron_sspo.errors import UserError
+from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.preflight.free_memory import free_memory
 from megatron_sspo.preflight.resources import check_host_memory, check_memory, memory_of_rank
 from megatron_sspo.processes import agree
@@ -103,13 +103,9 @@ def _check_paths(model: Path, folder: Path) -> None:
     """Checks that all ranks see a file that rank 0 makes in the run's folder; a folder of that name is not enough."""
 
     def mark() -> str:
-        try:
+        with os_errors_as_user_errors():
             folder.mkdir(parents=True, exist_ok=True)
             marker.touch()
-        except OSError as error:
-            raise UserError(
-                f"cannot write into {folder} ({error.strerror}): choose another place with --set output=..."
-            ) from error
         return marker.name
 
     marker = folder / f".seen-{secrets.token_hex(8)}"

@@ -13,7 +13,6 @@ import torch
 from megatron_sspo.checkpoint.state import bytes_left, list_checkpoints
 from megatron_sspo.errors import UserError
 from megatron_sspo.files.reading import read_json
-from megatron_sspo.files.units import format_bytes
 from megatron_sspo.memory.estimate import checkpoint_bytes, estimate, host_memory, model_bytes
 from megatron_sspo.run import Run
 from megatron_sspo.weights.formats.hf_folder import hub_snapshot
@@ -49,11 +48,7 @@ _RECOMPUTE = " ".join(
 
 
 def read_model_config(run: Run) -> dict[str, Any]:
-    """Returns the content of the model's config.json.
-
-    Raises:
-        UserError: the file does not exist or cannot be read.
-    """
+    """Returns the content of the model's config.json. Raises UserError if it is not there, or cannot be read."""
     folder = Path(run.model.path)
     if path := config_file(folder):
         return read_json(path)
@@ -66,8 +61,7 @@ def read_model_config(run: Run) -> dict[str, Any]:
 def memory_of_rank(num_sharing: int) -> tuple[int, str]:
     """Returns this rank's memory in bytes and its name: an equal part of the GPU, or without CUDA of the host's memory.
 
-    Args:
-        num_sharing: the number of ranks that have this GPU, or without CUDA this host.
+    `num_sharing` is the number of ranks that have this GPU, or without CUDA this host.
     """
     share = "its share of " if num_sharing > 1 else ""
     if torch.cuda.is_available():
@@ -79,8 +73,7 @@ def memory_of_rank(num_sharing: int) -> tuple[int, str]:
 def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str, *, on_cuda: bool) -> None:
     """Checks that no rank is estimated to need more than `available` bytes, unless `run.check_memory` is False.
 
-    Raises:
-        UserError: a rank needs more; the message names the largest part and how to make it smaller.
+    Raises UserError if one does; the message names the largest part and how to make it smaller.
     """
     if not run.check_memory:
         return
@@ -100,15 +93,7 @@ def check_memory(run: Run, config: Mapping[str, Any], available: int, what: str,
 def check_host_memory(run: Run, config: Mapping[str, Any], num_ranks: int, free: int, host: str) -> str:
     """Checks that a host has the memory that its ranks are estimated to need there, unless `run.check_memory` is False.
 
-    Args:
-        num_ranks: the number of ranks on the host.
-        free: the bytes of its memory that they may take.
-
-    Returns:
-        A line about what remains.
-
-    Raises:
-        UserError: they need more; the message has the parts.
+    Returns a line about what they leave of the `free` bytes. Raises UserError with the parts if they need more.
     """
     needed = host_memory(run, config)
     left = free - needed.of_host(num_ranks)
@@ -125,12 +110,7 @@ def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
     """Checks that a run's folder can be made and written, and that its disk has space for checkpoints and the model.
 
     A checkpoint is written before the oldest of `checkpoints_kept` is removed. A resumed run has its own already.
-
-    Args:
-        folder: the run's folder, which need not exist yet.
-
-    Raises:
-        UserError: the folder cannot be written, or the disk has less free space.
+    Raises UserError.
     """
     place = folder.absolute()
     while not place.exists() and not place.is_symlink():
@@ -146,8 +126,8 @@ def check_disk(run: Run, config: Mapping[str, Any], folder: Path) -> None:
         what = "a checkpoint" if more == 1 else f"{more} checkpoints at a time"
         keep = f"lower checkpoints_kept={run.checkpoints_kept}, " if more > 1 and run.checkpoints_kept > 1 else ""
         raise UserError(
-            f"{place} has {format_bytes(free)} free, and {what} and the finished model take "
-            f"{format_bytes(needed)}: make room, {keep}or choose another disk with --set output=..."
+            f"{place} has {free / 1e9:.1f} GB free, and {what} and the finished model take "
+            f"{needed / 1e9:.1f} GB: make room, {keep}or choose another disk with --set output=..."
         )
 
 
@@ -161,12 +141,8 @@ def num_checkpoints(run: Run) -> int:
 def check_servers(urls: Sequence[str], tp_size: int = 1, *, delta: bool = False) -> None:
     """Checks that all rollout servers that the recipe names answer, and can take the weights that will be sent.
 
-    Args:
-        tp_size: the number of tensor-parallel ranks of a server in the recipe.
-        delta: whether changed elements will be sent, for which a server needs a loader.
-
-    Raises:
-        UserError: a server does not answer, has another number of ranks or no loader; the message names the first one.
+    With `delta`, changed elements will be sent, for which a server needs a loader. Raises UserError if a server does
+    not answer, has another number of ranks or no loader; the message names the first one.
     """
     if not urls:
         return

@@ -24,7 +24,7 @@ def unread_settings(run: Run) -> Iterator[str]:
             value = getattr(group, name)
             if value != getattr(type(group)(), name):
                 yield f"{place}.{name} is {describe_value(value)}, and not used: {reason}"
-    if run.routing_replay == "R2" and run.updates_per_sync == 1:
+    if run.routing_replay == "R2" and run.updates_per_sync == 1 and not run.kl_in_reward:
         yield "routing_replay is 'R2', and not used: updates_per_sync is 1, so that no update has a pass of π_old"
     if run.rollouts.options.get("quantize") and run.correction.mode == "none" and run.old_policy == "trainer":
         replay = " and, for a mixture of experts, routing_replay=R3" if run.routing_replay != "R3" else ""

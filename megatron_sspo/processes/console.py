@@ -32,11 +32,7 @@ class Display:
         logger.propagate = False
 
     def log_to(self, path: Path) -> None:
-        """Appends all later lines and tables to this file as well.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Appends all later lines and tables to this file as well. Raises OSError if it cannot be written."""
         self._log = path
         self._write(f"--- {datetime.now().astimezone().isoformat(timespec='seconds')}")
 

@@ -32,22 +32,16 @@ def without_threads() -> Iterator[None]:
 
 
 def may_fork() -> bool:
-    """Returns whether this process can be forked: it has a single thread and no CUDA, which does not work in a fork."""
+    """Returns whether this process can be forked: it has one thread, and no CUDA, which does not work in a fork."""
     import torch
 
-    return is_single_threaded() and not torch.cuda.is_available()
-
-
-def is_single_threaded() -> bool:
-    """Returns whether this process is known to have a single thread; a fork has none of the others."""
-    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+    return len(os.listdir("/proc/self/task")) == 1 and not torch.cuda.is_available()
 
 
 def fork(run: Callable[[], int], name: str) -> "Fork":
     """Forks this process; the fork calls `run`, exits with its result, and dies with this process.
 
-    Args:
-        name: what `ps -o comm` and `top` show for the fork.
+    `ps -o comm` and `top` show its name.
     """
     sys.stdout.flush()
     sys.stderr.flush()

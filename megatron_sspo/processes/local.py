@@ -52,8 +52,10 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
     try:
         for rank in range(num_processes):
             variables = {**environment, **_rank_variables(rank)}
-            if forked is None:
-                processes.append(_start(arguments, variables, reports_of_ranks))
+            if forked is None:  # each dies with this process, the launcher
+                dies = partial(exit_with_parent, launcher)
+                command, variables = _command(arguments), {**os.environ, **variables}
+                processes.append(subprocess.Popen(command, env=variables, pass_fds=[reports_of_ranks], preexec_fn=dies))
             else:
                 processes.append(fork(partial(_run_rank, forked, variables, handlers), f"rank {rank}"))
         for number in [*received]:  # while processes were started: the later ones have not got it
@@ -66,16 +68,6 @@ def launch(arguments: Sequence[str], num_processes: int, forked: Callable[[], in
             os.close(reports)
             os.close(reports_of_ranks)
             reserved.close()
-
-
-def _start(arguments: Sequence[str], variables: Mapping[str, str], reports: int) -> "subprocess.Popen[bytes]":
-    """Starts a process with an interpreter of its own."""
-    return subprocess.Popen(
-        _command(arguments),
-        env={**os.environ, **variables},
-        pass_fds=[reports],
-        preexec_fn=partial(exit_with_parent, os.getpid()),
-    )
 
 
 def _run_rank(forked: Callable[[], int], variables: Mapping[str, str], handlers: Mapping[signal.Signals, Any]) -> int:
@@ -124,11 +116,7 @@ def report(message: str, exit_code: int = 2) -> None:
     """Sends a message for the user to `launch` and waits to be killed; does nothing if `launch` is not the parent.
 
     The process does not just exit, because the other ranks would then see broken connections and print errors of their
-    own before they are killed.
-
-    Args:
-        message: the message that `launch` prints.
-        exit_code: the exit code of the whole run.
+    own before they are killed. `exit_code` is that of the whole run.
     """
     if is_child():
         os.write(int(os.environ[REPORT]), f"{exit_code} {message}\0".encode(errors="surrogateescape"))

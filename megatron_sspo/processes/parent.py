@@ -22,17 +22,11 @@ def is_child() -> bool:
 
 
 def exit_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends. On other systems than Linux, checks the parent once.
+    """Makes the kernel kill this process when its parent, of this pid, ends; exits if that has ended already.
 
     The kernel watches the thread that started this process, so that thread has to live as long as the parent.
-
-    If the parent has already ended, this process exits.
-
-    Args:
-        parent: the parent's pid as the parent passed it.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 

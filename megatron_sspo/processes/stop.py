@@ -22,14 +22,8 @@ _forking = threading.local()  # its `mask` has the signals that were blocked in 
 class Stop:
     """The stop requests of a run: signals, handled from construction until `close`, and the file.
 
-    A signal may reach one process an update earlier than another, so the ranks agree before they stop.
-
-    Args:
-        folder: the run's folder.
-
-    Attributes:
-        reason: why the run ends, once the ranks have agreed to stop; "" before.
-        exit_code: the exit code of all ranks, once they have agreed to stop; 0 before.
+    A signal may reach one process an update earlier than another, so the ranks agree before they stop. From then on
+    `reason` says why, and `exit_code` is that of all ranks; before they are "" and 0.
     """
 
     def __init__(self, folder: Path) -> None:

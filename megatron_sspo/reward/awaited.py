@@ -18,6 +18,7 @@ from megatron_sspo.types import Prompt
 _log = logging.getLogger(__name__)
 
 _FIRST = 16  # responses that may all fail before it is the reward that is at fault
+_IN_A_ROW = 64  # the same once it has scored one; at least two rounds of `max_requests`, which one outage fails at once
 _LONGEST_PAUSE = 30.0  # seconds before another attempt
 
 
@@ -30,10 +31,6 @@ class Limits:
     retries: int = 3  # further attempts, after 1, 2, 4, ... seconds, where one raised or was late
     failure_reward: float = 0.0  # the reward of a response whose attempts all failed: its only part, "failure"
 
-    def __post_init__(self) -> None:
-        if self.max_requests < 1 or self.retries < 0 or self.timeout <= 0:
-            raise UserError(f"{self}: max_requests must be 1 or more, retries 0 or more, timeout above 0")
-
 
 class Unscorable(Exception):
     """A failure that another attempt would repeat, such as a request that is refused: `score` is not called again."""
@@ -42,7 +39,7 @@ class Unscorable(Exception):
 class AsyncReward(Protocol):
     """Scores a response by waiting, as for a server. `open_reward` makes a `Reward` of it: see `AwaitedReward`.
 
-    It may have an attribute `limits`, and the optional methods of `Reward`.
+    It may have attributes `limits` and `name`, by which errors call it, and the optional methods of `Reward`.
     """
 
     async def score(self, prompt: Prompt, response: str) -> Mapping[str, float] | None:
@@ -60,8 +57,9 @@ class AsyncReward(Protocol):
 class AwaitedReward:
     """A `Reward` that awaits an async one, within its limits, in an event loop of its own thread.
 
-    A response fails if each of its attempts raises or is late. It then has the part "failure", and no other. If the
-    first 16 responses that end all fail, the reward is at fault, and `score` raises.
+    A response fails if each of its attempts raises or is late. It then has the part "failure", and no other. The reward
+    is at fault, and `score` raises UserError, if the first 16 responses that end all fail, or later 64 in a row, or
+    2 · `max_requests` if that is more.
     """
 
     def __init__(self, awaited: Any) -> None:
@@ -70,7 +68,9 @@ class AwaitedReward:
         self._slots = asyncio.Semaphore(self._limits.max_requests)
         self._lock = threading.Lock()  # of the counts, which `metrics` reads in another thread
         self._counts: Counter[str] = Counter()
-        self._seconds, self._has_scored, self._num_failed = 0.0, False, 0
+        self._seconds, self._num_failed, self._num_in_a_row = 0.0, 0, 0
+        self._allowed = _FIRST  # failures in a row
+        self._name = getattr(awaited, "name", type(awaited).__name__)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reward", daemon=True)
         self._thread.start()
@@ -88,11 +88,10 @@ class AwaitedReward:
         with self._lock:
             counts, self._counts = self._counts, Counter()
             seconds, self._seconds = self._seconds, 0.0
-        if number := counts["scored"] + counts["failed"]:
-            own = {"failed": counts["failed"], "retries": counts["retries"], "seconds": seconds}
-        else:
-            own = {}
-        return {**metrics_of(self.awaited, "the reward"), **{name: value / number for name, value in own.items()}}
+        own = {"failed": counts["failed"], "retries": counts["retries"], "seconds": seconds}
+        number = counts["scored"] + counts["failed"]
+        means = {name: value / number for name, value in own.items()} if number else {}
+        return {**metrics_of(self.awaited, "the reward"), **means}
 
     def close(self) -> None:
         """Cancels what is in progress and closes the reward."""
@@ -129,7 +128,8 @@ class AwaitedReward:
                 try:
                     async with asyncio.timeout(limits.timeout):
                         found = await self.awaited.score(prompt, response)
-                    self._has_scored = True
+                    self._num_in_a_row = 0
+                    self._allowed = max(_IN_A_ROW, 2 * limits.max_requests)
                     self._count("scored", time.monotonic() - start)
                     return found
                 except UserError:
@@ -150,6 +150,7 @@ class AwaitedReward:
     def _report(self, error: Exception) -> None:
         """Warns of the first, second, fourth, eighth, ... failure."""
         self._num_failed += 1
+        self._num_in_a_row += 1
         try:
             with user_code_errors(f"{type(self.awaited).__name__}.score", always=True):
                 raise error
@@ -157,14 +158,11 @@ class AwaitedReward:
             said = str(found)
         if isinstance(error, TimeoutError) and not str(error):
             said += f" (an attempt has {self._limits.timeout:g} s)"
-        if not self._has_scored and self._num_failed >= _FIRST:
+        if self._num_in_a_row >= self._allowed:
             raise UserError(
-                f"the reward could score none of the first {_FIRST} responses; the last failed so: {said}"
+                f"the reward {self._name} could score none of the last {self._allowed} responses; the last failed so: "
+                f"{said}; when it works again, resume the run, and give it more retries if it was only restarted"
             ) from error
         if self._num_failed & (self._num_failed - 1) == 0:
-            _log.warning(
-                "the reward failed to score %d of its responses so far, which have the reward %g: %s",
-                self._num_failed,
-                self._limits.failure_reward,
-                said,
-            )
+            text = "the reward %s failed to score %d of its responses so far, which have the reward %g: %s"
+            _log.warning(text, self._name, self._num_failed, self._limits.failure_reward, said)

@@ -45,12 +45,14 @@ def extract_answer(response: str, tag: str = "answer") -> str | None:
 def find_answer(response: str, answer_in: AnswerIn) -> str | None:
     """Returns â as it is marked in a response, outside of its thoughts; None if it is not.
 
+    Without tags, a thought that is not closed goes to the end of the response.
+
     tags: see `extract_answer`. boxed: the content of the last `\\boxed{}`, which must be closed. ####: what follows the
     last `####`, up to the end of its line. last_number: the last number in digits, with its sign and commas: "1,000.5".
     """
     if answer_in == "tags":
         return extract_answer(response)
-    text = _outside_of_thoughts(response)
+    text = _outside_of_thoughts(response).partition("<think>")[0]
     if answer_in == "boxed":
         return _last_box(text)
     if answer_in == "####":

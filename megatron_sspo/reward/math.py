@@ -76,6 +76,7 @@ class MathReward:
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
         """Returns a dictionary for each pair of prompt and response, in order."""
         read = read_decimal_commas if self._decimal_comma else str
+        responses = [prompt.prefill + response for prompt, response in zip(prompts, responses, strict=True)]
         answers = [find_answer(response, self._answer_in) for response in responses]
         pairs = [
             [(read(gold.strip()), read(answer)) for gold in prompt.metadata.get("accepted_answers") or [prompt.answer]]
@@ -85,8 +86,8 @@ class MathReward:
         ]
         verdicts = self._compare_pairs(pair for some in pairs for pair in some)
         return [
-            {"answer": float(any(verdicts[pair] for pair in some)), **self._format(prompt.prefill + response)}
-            for prompt, some, response in zip(prompts, pairs, responses, strict=True)
+            {"answer": float(any(verdicts[pair] for pair in some)), **self._format(response)}
+            for some, response in zip(pairs, responses, strict=True)
         ]
 
     def _format(self, response: str) -> dict[str, float]:

@@ -27,11 +27,7 @@ class Overlong:
         return -self.penalty * min(1.0, max(0.0, beyond / self.buffer))
 
     def add(self, group: RolloutGroup) -> RolloutGroup:
-        """Returns the group with the part "overlong" added to every reward.
-
-        Raises:
-            UserError: a reward has a part of that name already.
-        """
+        """Returns the group with the part "overlong" added to every reward. Raises UserError if one has it already."""
         if any(PART in rollout.reward_parts for rollout in group.rollouts):
             raise UserError(
                 f"the reward has a part {PART!r}, and rollouts.overlong_buffer, which is above 0, adds one of that "

@@ -14,7 +14,7 @@ from megatron_sspo.reward.awaited import AsyncReward, AwaitedReward
 from megatron_sspo.types import Prompt
 
 # the run's own metrics of rewards: a part of such a name would replace reward/mean, the mean of the whole reward
-_TAKEN = ("", "mean", "zero_variance_groups")
+_TAKEN = ("", "mean", "mean_sampled", "zero_variance_groups")
 
 
 class Reward(Protocol):
@@ -80,9 +80,8 @@ def remarks_of(reward: Reward, prompts: Sequence[Prompt]) -> Iterator[str]:
 def checked_score(reward: Reward, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[dict[str, float]]:
     """Returns `reward.score`, checked and as floats: a NaN would silently make a whole group's advantages NaN.
 
-    Raises:
-        UserError: the user's own reward raises, or does not return a dictionary of finite numbers for each response;
-            the message names the prompt.
+    Raises UserError if the user's own reward raises, or does not return a dictionary of finite numbers for each
+    response; the message names the prompt.
     """
     what = f"{type(getattr(reward, 'awaited', reward)).__name__}.score"
     with user_code_errors(what):

@@ -24,24 +24,18 @@ def check_service(who: str, url: str, key_variable: str) -> None:
 
 
 class Service:
-    """A client of one server.
-
-    Args:
-        url: the beginning of the server's addresses.
-        key_variable: the environment variable with the key that is sent; "" sends none.
-    """
+    """A client of one server, whose addresses begin with `url`; it sends the key in `key_variable`, "" sends none."""
 
     def __init__(self, url: str, key_variable: str) -> None:
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {os.environ[key_variable]}"} if key_variable else {}
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, content: Mapping[str, Any]) -> Any:
         """Returns the JSON that answers a POST request.
 
-        Raises:
-            Unscorable: the server refuses the request.
-            ConnectionError: the server does not answer, or answers with another failure.
+        Raises Unscorable if the server refuses the request, and ConnectionError if it does not answer, or fails
+        otherwise.
         """
         if self._session is None:  # made here, because it belongs to the running event loop
             # the caller limits the time and the number of requests
@@ -50,7 +44,7 @@ class Service:
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None),
             )
-        address = f"{self._url}{path}"
+        address = f"{self.url}{path}"
         try:
             # a redirection would send the key to another address
             async with self._session.post(address, json=content, allow_redirects=False) as answer:

@@ -81,8 +81,6 @@ def members_of(rewards: Mapping[str, Any]) -> dict[str, Member]:
                 "name; options, a dict; weight, a number; where, a dict"
             ) from None
         found[name] = member
-    if not found:
-        raise UserError("the reward 'weighted' has no rewards: name them in reward_options, {name: {'weight': 1.0}}")
     return found
 
 

@@ -54,6 +54,7 @@ class RolloutCycles:
         self._score = partial(score, reward, overlong=overlong if rollouts.overlong_buffer else None)
         self._pending: deque[PendingGeneration] = deque()
         self._restored: deque[list[Prompt]] = deque()  # cycles that were begun before the run was resumed
+        self._metrics: dict[str, float] = {}  # of the newest cycle
         self._cancelled: list[Prompt] = []  # prompts whose generation was cancelled; they come first in the next cycle
 
     def next(self, update: int) -> list[RolloutGroup]:
@@ -75,6 +76,14 @@ class RolloutCycles:
                 '"embedded" or "sglang", or "R2", which takes the routes of the trainer\'s own pass'
             )
         return groups
+
+    def metrics(self) -> dict[str, float]:
+        """Returns, once a cycle, the mean reward and number of all groups that were sampled, if groups are replaced.
+
+        The means of `reward_metrics` are over the groups that are trained on.
+        """
+        found, self._metrics = self._metrics, {}
+        return found
 
     def state(self) -> dict[str, Any]:
         """Returns the ids of the prompts that were drawn but not trained on, as JSON values."""
@@ -149,6 +158,10 @@ class RolloutCycles:
             if len(accepted) >= self._num_groups or attempt == refills:
                 break
             cycle = self._start(self._draw(self._num_groups - len(accepted)), update, attempt + 1)
+        if refills:
+            rewards = [rollouts[0].reward for group in accepted + rejected for rollouts in group.episodes]
+            sampled = float(len(accepted) + len(rejected))
+            self._metrics = {"reward/mean_sampled": fmean(rewards), "rollout/groups_sampled": sampled}
         self._cancelled += [group.prompt for group in accepted[self._num_groups :]]  # too late to be cancelled
         return (accepted + rejected)[: self._num_groups]
 

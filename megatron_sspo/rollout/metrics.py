@@ -1,6 +1,6 @@
 """Computes the numbers of rewards, lengths and staleness in metrics.jsonl, and adds those of plug-ins."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,12 +10,17 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.types import RolloutGroup, rollouts_of
 
 
-def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float]:
+def reward_metrics(
+    groups: Sequence[RolloutGroup], *, policy_version: int, sets: Iterable[str] = ()
+) -> dict[str, float]:
     """Returns means over the responses, and the share of groups with equal rewards, see `has_equal_rewards`.
 
     Means of rewards are over episodes: an episode with several branches counts once, and the mean of a part is over
     those that have it. A response is empty if its last turn has no text, as one that is an end token alone; only rank 0
     has the texts.
+
+    Args:
+        sets: the sets of a mixture, with whose names the ids of their prompts begin.
     """
     rollouts = rollouts_of(groups)
     rewarded = [rollouts[0] for group in groups for rollouts in group.episodes]
@@ -29,6 +34,7 @@ def reward_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> di
             f"reward/{part}": _mean([each.reward_parts[part] for each in rewarded if part in each.reward_parts])
             for part in parts
         },
+        **{f"reward/mean/{name}": _mean(found) for name in sets if (found := _rewards_of(f"{name}/", groups))},
         "reward/zero_variance_groups": _mean(equal),
         "response/tokens_mean": float(lengths.mean()),
         "response/tokens_max": float(lengths.max()),
@@ -62,6 +68,10 @@ def plugin_metrics(row: Mapping[str, float], parts: Sequence[tuple[Any, str, str
             )
         found |= given
     return found
+
+
+def _rewards_of(prefix: str, groups: Sequence[RolloutGroup]) -> list[float]:
+    return [each[0].reward for group in groups if group.prompt.id.startswith(prefix) for each in group.episodes]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -35,12 +35,10 @@ class RunLock:
 
     Args:
         folder: the folder to lock; it is created if missing.
-        what: the owner of the folder, for the message.
-        option: the option that chooses another folder, for the message.
+        what, option: its owner, and the option that chooses another folder, for the message.
 
     Raises:
-        UserError: another process holds the lock (the message names its machine and pid), or the folder cannot be
-            written.
+        UserError: another process holds the lock (the message has its machine and pid), or the folder is not writable.
     """
 
     def __init__(self, folder: Path, *, what: str = "a run", option: str = "--set name=...") -> None:
@@ -72,8 +70,7 @@ class RunLock:
     def check(self) -> None:
         """Checks that this process still holds the folder. Call it before a file is written there.
 
-        Raises:
-            UserError: the folder or its lock was removed or replaced since, so that another process may write there.
+        Raises UserError if the folder or its lock was removed or replaced, so that another process may write there.
         """
         try:
             is_ours = os.path.samestat(os.stat(self._folder / LOCK), os.fstat(self._descriptor))

@@ -36,10 +36,8 @@ class Resumable:
 def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     """Checks a run's newest checkpoint and its files of metrics.
 
-    If torchrun or srun has started this process, the ranks check the files' content together: `check_files`.
-
-    Raises:
-        UserError: a file is missing or damaged, the checkpoint does not belong to this run, or metrics cannot be read.
+    If torchrun or srun has started this process, the ranks check the files' content together: `check_files`. Raises
+    UserError if a file is missing or damaged, the checkpoint does not belong to this run, or metrics cannot be read.
     """
     manifest = read_manifest(checkpoint)
     check_sizes(checkpoint, manifest)
@@ -57,9 +55,12 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     if run.teacher and (taught := extra.get(TEACHER_WEIGHTS)):
         _check_weights(Path(run.teacher.path), taught, "its teacher (teacher.path)", folder)
     now = config_to_json(run)
-    _check_model(now["model"], manifest, checkpoint)
+    for name, line in _differences(manifest.run.get("model", {}), now["model"], "model"):
+        if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
+            raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
     _check_architecture(Path(run.model.path), checkpoint)
     _check_layout(run, manifest, checkpoint)
+    _check_moving_reference(run, manifest, checkpoint)
     for name in (metrics_files.METRICS, metrics_files.EVALUATIONS):
         metrics_files.read(folder / name)
     return Resumable(extra["prompts"], differences(manifest.run, now))
@@ -68,19 +69,14 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
 def check_files(checkpoint: Path, *, rank: int, num_ranks: int) -> None:
     """Compares the files of a checkpoint with its manifest; each rank reads a share of them. A collective.
 
-    Raises:
-        UserError: a file is damaged; all ranks raise it.
+    Raises UserError on all ranks if a file is damaged.
     """
     with agree.same_error_on_all_ranks():
         check_content(checkpoint, read_manifest(checkpoint), rank=rank, num_ranks=num_ranks)
 
 
 def has_other_layout(run: Run, checkpoint: Path) -> bool:
-    """Returns whether a checkpoint has to be resharded for the run.
-
-    Raises:
-        UserError: the checkpoint's manifest is missing or damaged.
-    """
+    """Returns whether a checkpoint has to be resharded for the run. Raises UserError if its manifest is damaged."""
     return _layout(read_manifest(checkpoint).run) != run.parallel
 
 
@@ -123,13 +119,6 @@ def _check_weights(path: Path, fingerprint: str, role: str, folder: Path) -> Non
             )
 
 
-def _check_model(model: Mapping[str, Any], manifest: Manifest, checkpoint: Path) -> None:
-    """Checks that the model's settings are those of the checkpoint."""
-    for name, line in _differences(manifest.run.get("model", {}), model, "model"):
-        if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's
-            raise UserError(f"{line} in the checkpoint {checkpoint}: resume with the value of the checkpoint")
-
-
 def _check_architecture(model: Path, checkpoint: Path) -> None:
     """Checks that the model is built as that of the checkpoint was. Shapes alone do not say how weights are used."""
     written = checkpoint / "trainer" / "config.json"
@@ -153,6 +142,16 @@ def _check_layout(run: Run, manifest: Manifest, checkpoint: Path) -> None:
             f"ddp.use_distributed_optimizer is {is_on} and the layout {run.parallel.describe()}, and they were "
             f"{was_on} and {before.describe()} in the checkpoint {checkpoint}; only the state of the distributed "
             "optimizer is resharded: resume with the values of the checkpoint"
+        )
+
+
+def _check_moving_reference(run: Run, manifest: Manifest, checkpoint: Path) -> None:
+    """Checks that the checkpoint has the reference's weights if the run's reference moves, and not otherwise."""
+    before = manifest.run.get("reference_every", 0)
+    if bool(before) != bool(run.reference_every):
+        raise UserError(
+            f"reference_every is {run.reference_every}, and was {before} in the checkpoint {checkpoint}: only a "
+            "reference policy that moves is saved, so resume with that value, or with another one if both are above 0"
         )
 
 

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from megatron_sspo.weights.pieces import Piece
+from megatron_sspo.weights.pieces import Piece, hf_shapes
 
 MAX_COLLECTORS = 8
-"""The largest number of collectors. Each sends to servers in a process group of its own, whose communicator takes
-memory of every GPU in it."""
-
+"""Collectors at most: each sends in a process group of its own, whose communicator takes memory of every GPU in it."""
 
 Row = Sequence[Piece]
 """The pieces of a row of the weight table, or of all rows of a fused tensor."""
@@ -20,9 +18,6 @@ def assign(pieces: Sequence[Row], *, max_collectors: int) -> dict[int, list[Row]
     The ranks that own the first shard of any row are one for each pipeline stage and expert-parallel rank. If there are
     more than `max_collectors` of them, neighbours share a collector. A row goes to a collector that holds a shard of
     it, so that as little as possible is sent; if several do, to the one with the fewest elements so far.
-
-    Args:
-        max_collectors: the largest number of collectors.
     """
     homes = sorted({row[0].owner for row in pieces})
     width = -(-len(homes) // max_collectors)
@@ -74,4 +69,4 @@ def source(piece: Piece, collector: int) -> int:
 
 def row_size(row: Row) -> int:
     """Returns the number of elements of a row as Hugging Face has it."""
-    return sum(math.prod(shape) for shape in row[0].row.hf_shapes)
+    return sum(math.prod(shape) for shape in hf_shapes(row).values())

@@ -149,19 +149,15 @@ def expert_fields(
             "config.json has num_experts_per_tok 1, which is not supported: every expert's weight would be 1, and the "
             "router would get no gradient"
         )
+    layers = range(size(config, "num_hidden_layers"))
     return {
         "num_moe_experts": size(config, *EXPERTS),
         "moe_ffn_hidden_size": size(config, names.width),
-        "moe_layer_freq": _with_experts(config, num_dense) if num_dense else 1,
+        "moe_layer_freq": [int(layer >= num_dense) for layer in layers] if num_dense else 1,  # 1 has experts
         "moe_router_topk": chosen,
         "moe_router_score_function": "softmax",
         "moe_router_pre_softmax": pre_softmax,
     }
-
-
-def _with_experts(config: Config, num_dense: int) -> list[int]:
-    """Returns 1 for each layer with experts, and 0 for each of the first `num_dense` layers."""
-    return [int(layer >= num_dense) for layer in range(size(config, "num_hidden_layers"))]
 
 
 def model_fields(
@@ -289,8 +285,7 @@ def _gated_rows(
 ) -> list[ParameterMap]:
     """Returns the rows of linear_fc1 and linear_fc2 of the module `megatron`, from gate, up and down.
 
-    Args:
-        width_field: the field of config.json with the intermediate size, of which the module has `count`.
+    Its width is `count` times that of the field `width_field` of config.json.
     """
     gate, up, down = hf
     hidden, width = size(config, "hidden_size"), count * size(config, width_field)

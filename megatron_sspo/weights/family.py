@@ -62,11 +62,7 @@ class Family:
 def load_family(config: Config, folder: Path | None = None) -> Family:
     """Loads the family of a model, the file `families/<model_type>.py`.
 
-    Args:
-        folder: the folder of config.json, for the message.
-
-    Raises:
-        UserError: the architecture is not supported, or a field of config.json is refused.
+    Raises UserError if the architecture is not supported, or a field of config.json, which is in `folder`, is refused.
     """
     name, names = config.get("model_type", ""), short_names(_FOLDER, "family")
     architecture = next(iter(config.get("architectures") or ()), None)
@@ -103,11 +99,7 @@ def language_model(config: Config) -> dict[str, Any]:
 def architecture(config: Config, folder: Path) -> dict[str, Any]:
     """Returns Megatron's arguments for a model, except for the number of positions, which changes no result.
 
-    Args:
-        folder: the folder of config.json, for the message of an error.
-
-    Raises:
-        UserError: see `load_family`.
+    Raises UserError as `load_family` does.
     """
     family = load_family(config, folder)
     fields = {**family.transformer_fields(config), **family.model_fields(config)}

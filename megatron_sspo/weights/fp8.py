@@ -28,8 +28,7 @@ _LINEAR = re.compile(r"\.linear_(qkv|proj|fc1|fc2)\.weight$")  # in the table's 
 def quantized_names(rows: Iterable[ParameterMap]) -> set[str]:
     """Returns the Hugging Face names of the weights that are quantized.
 
-    Raises:
-        UserError: the experts of a layer are one tensor, of which FP8 folders know no form.
+    Raises UserError if the experts of a layer are one tensor, of which FP8 folders know no form.
     """
     rows = list(rows)
     if any(row.is_fused for row in rows):
@@ -87,9 +86,7 @@ def trained_rows(model_path: Path) -> Sequence[ParameterMap]:
 def dequantize(values: Tensor, scales: Tensor, dtype: torch.dtype, *, first: int = 0) -> Tensor:
     """Returns rows of a weight, each element times the scale of its block, rounded to `dtype`.
 
-    Args:
-        scales: those of the blocks that have the rows.
-        first: the number of the first of the rows in the weight.
+    The scales are those of the blocks that have the rows, of which `first` is the number of the first.
     """
     numbers = torch.arange(first, first + values.shape[0], device=values.device) // BLOCK - first // BLOCK
     of_columns = scales.float().repeat_interleave(BLOCK, dim=1)[:, : values.shape[1]]

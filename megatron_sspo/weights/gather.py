@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.weights.collectors import MAX_COLLECTORS, Row, assign, row_size, send_rounds, source, split
-from megatron_sspo.weights.pieces import Piece, Shard, ShardHolders, holders_of, pieces_of
+from megatron_sspo.weights.pieces import Piece, Shard, ShardHolders, hf_shapes, holders_of, pieces_of
 from megatron_sspo.weights.table import ParameterMap
 
 NamedTensor = tuple[str, torch.Tensor]
@@ -136,18 +136,13 @@ class GatherPlan:
     def parts(self, *, bucket_bytes: int, max_collectors: int = MAX_COLLECTORS) -> Iterator[Part]:
         """Yields all weights, each on one rank alone, near to where its shards are; every rank gets all parts' entries.
 
-        A collective: every rank has to consume the whole stream.
-
-        Args:
-            bucket_bytes: the minimum size of a part, except for the last one of a rank.
-            max_collectors: the largest number of ranks that put weights together.
+        A collective: every rank has to consume the whole stream. Parts have at least `bucket_bytes`, except for the
+        last one of a rank.
         """
         assigned = assign(self._pieces, max_collectors=max_collectors)
         for collector, rows in send_rounds(assigned, elements=self._elements(bucket_bytes)):
             entries = [
-                Entry(name, shape, self._dtype(row[0]))
-                for row in rows
-                for name, shape in zip(row[0].row.hf, row[0].row.hf_shapes, strict=True)
+                Entry(name, shape, self._dtype(row[0])) for row in rows for name, shape in hf_shapes(row).items()
             ]
             yield Part(collector, entries, self._collect(collector, rows))
 

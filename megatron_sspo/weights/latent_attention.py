@@ -9,7 +9,7 @@ from typing import Any
 from megatron_sspo.errors import UserError, short_repr
 from megatron_sspo.weights import decoder
 from megatron_sspo.weights.family import Config, number, size
-from megatron_sspo.weights.table import EvenSplit, ParameterMap, replicated, row_parallel
+from megatron_sspo.weights.table import ParameterMap, column_parallel, replicated, row_parallel
 
 ROPE: decoder.Allowed = {"rope_type": ("default", "yarn"), "attention_factor": (None,), "truncate": (True,)}
 """The parameters of the rotary embedding that Megatron computes as Transformers does."""
@@ -78,25 +78,21 @@ def rows(config: Config, layer: int) -> list[ParameterMap]:
         return replicated(f"{megatron}.self_attention.{name}.weight", f"{hf}.self_attn.{source}.weight", shape)
 
     def by_heads(name: str, source: str, width: int, inputs: int) -> ParameterMap:
-        return ParameterMap(
-            name=f"{megatron}.self_attention.{name}.weight",
-            hf=(f"{hf}.self_attn.{source}.weight",),
-            hf_shapes=((heads * width, inputs),),
-            sharding=EvenSplit("num_attention_heads * head width"),
-            group="tensor",
-        )
+        names = f"{megatron}.self_attention.{name}.weight", f"{hf}.self_attn.{source}.weight"
+        return column_parallel(*names, (heads * width, inputs), "num_attention_heads * head width")
 
-    queries = [by_heads("linear_q_proj", "q_proj", still + turned, hidden)]
+    down = whole("linear_kv_down_proj", "kv_a_proj_with_mqa", rank + turned, hidden)
+    queries = [by_heads("linear_q_proj", "q_proj", still + turned, hidden), down]
     if query_rank:
         queries = [
             whole("linear_q_down_proj", "q_a_proj", query_rank, hidden),
+            down,
             whole("q_layernorm", "q_a_layernorm", query_rank),
             by_heads("linear_q_up_proj", "q_b_proj", still + turned, query_rank),
         ]
     return [
         replicated(f"{megatron}.input_layernorm.weight", f"{hf}.input_layernorm.weight", (hidden,)),
         *queries,
-        whole("linear_kv_down_proj", "kv_a_proj_with_mqa", rank + turned, hidden),
         whole("kv_layernorm", "kv_a_layernorm", rank),
         by_heads("linear_kv_up_proj", "kv_b_proj", still + value, rank),
         row_parallel(

@@ -34,13 +34,9 @@ class Factors:
 
 
 def factors_of(rows: Sequence[ParameterMap], targets: Collection[str], rank: int) -> list[Factors]:
-    """Returns the factors of the weights that are adapted, in the table's order.
+    """Returns the factors of the weights that are adapted, in the table's order, for names of `run.LoRA.targets`.
 
-    Args:
-        targets: names of `run.LoRA.targets`.
-
-    Raises:
-        UserError: the model has no weight of one of the targets, or latent attention.
+    Raises UserError if the model has no weight of one of the targets, or latent attention.
     """
     if any(row.name.endswith(".linear_kv_up_proj.weight") for row in rows):
         raise UserError("lora is set, and models with multi-head latent attention have no adapters here: leave it out")

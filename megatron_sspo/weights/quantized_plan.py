@@ -7,6 +7,7 @@ import torch
 from megatron_sspo.weights.collectors import MAX_COLLECTORS
 from megatron_sspo.weights.fp8 import BLOCK, SCALE_SUFFIX, quantized_stream
 from megatron_sspo.weights.gather import Entry, GatherPlan, NamedTensor, Part
+from megatron_sspo.weights.pieces import hf_shapes
 
 
 def quantized(tensors: Iterable[NamedTensor], names: set[str]) -> Iterable[NamedTensor]:
@@ -18,10 +19,7 @@ class QuantizedPlan(GatherPlan):
     """A plan that gives linear layers as FP8 values and scales (`fp8.quantize`), and other weights as they are.
 
     A shard may end within a block of 128 × 128, so the rank that has put a weight together quantizes all of it.
-
-    Args:
-        plan: the plan of the weights that are trained.
-        names: the Hugging Face names of the weights to quantize.
+    `names` are the Hugging Face names of the weights to quantize.
     """
 
     def __init__(self, plan: GatherPlan, names: set[str]) -> None:
@@ -29,8 +27,8 @@ class QuantizedPlan(GatherPlan):
 
     @property
     def num_bytes(self) -> int:
-        dtype, rows = self._plan._sample.dtype, (pieces[0].row for pieces in self._plan._pieces)
-        every = (Entry(name, shape, dtype) for row in rows for name, shape in zip(row.hf, row.hf_shapes, strict=True))
+        dtype = self._plan._sample.dtype
+        every = (Entry(*each, dtype) for row in self._plan._pieces for each in hf_shapes(row).items())
         plain = [entry for entry in every if entry.name in self._names]
         saved = sum(entry.num_bytes for entry in plain) - sum(entry.num_bytes for entry in self._quantized(plain))
         return self._plan.num_bytes - saved

@@ -221,8 +221,7 @@ class ParameterMap:
     def blocks(self, shard: int, num_shards: int) -> tuple[Block, ...]:
         """Returns the ranges of Hugging Face tensors that, concatenated in this order along `dim`, make up a shard.
 
-        Raises:
-            UserError: the parameter cannot be cut into `num_shards` equal shards.
+        Raises UserError if the parameter cannot be cut into `num_shards` equal shards.
         """
         sizes = [shape[self.dim] for shape in self.hf_shapes]
         num_pieces, what = self.sharding.num_pieces(sizes, num_shards)
@@ -293,6 +292,11 @@ def row_parallel(name: str, hf: str, shape: Shape, size_field: str, group: Group
     return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=EvenSplit(size_field, dim=1), group=group)
 
 
+def column_parallel(name: str, hf: str, shape: Shape, size_field: str) -> ParameterMap:
+    """Megatron's ColumnParallelLinear, or another parameter whose first dimension, which `size_field` sets, is cut."""
+    return ParameterMap(name=name, hf=(hf,), hf_shapes=(shape,), sharding=EvenSplit(size_field), group="tensor")
+
+
 def qkv(
     name: str,
     hf: tuple[str, str, str],
@@ -327,8 +331,7 @@ def vocab(name: str, hf: str, shape: Shape, padded_size: int, copies: tuple[str,
 def check_coverage(rows: Sequence[ParameterMap], hf_shapes: Mapping[str, Sequence[int]], folder: str | Path) -> None:
     """Checks that every tensor has a row, and that every row has its tensors in their shapes.
 
-    Raises:
-        UserError: a check fails; the message has the count and the first ten of each kind of mismatch.
+    Raises UserError with the count and the first ten of each kind of mismatch.
     """
     expected = {name: shape for row in rows for name, shape in zip(row.hf, row.hf_shapes, strict=True)}
     copies = {copy: row.hf_shapes[0] for row in rows for copy in row.copies}
@@ -354,10 +357,7 @@ def list_mismatches(
 ) -> str:
     """Returns the count and the first ten of each kind of mismatch as part of a sentence; empty if there are none.
 
-    Args:
-        expected: name -> shape.
-        found: the same, as it is.
-        copies: further names that may be there.
+    All are name -> shape; `copies` may be found, and need not be.
     """
     known = {**copies, **expected}
     mismatches = {
@@ -379,10 +379,7 @@ def list_mismatches(
 def check_tied(rows: Sequence[ParameterMap], names: Collection[str], read: Read, folder: str | Path) -> None:
     """Checks that tied copies of a tensor (`copies` of its row) hold the same values, since only the tensor is read.
 
-    Their dtypes may differ, and a NaN equals a NaN.
-
-    Raises:
-        UserError: a copy differs.
+    Their dtypes may differ, and a NaN equals a NaN. Raises UserError if a copy differs.
     """
     for row in rows:
         size = row.hf_shapes[0][0]

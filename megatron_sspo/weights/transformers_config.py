@@ -14,8 +14,7 @@ _PROBES = ("12+345", "1 2", "a b", "Hello  World, it's", "\n\n  \tf(x_1) = {'a':
 def read_config(model_path: Path) -> Any:
     """Returns `config.json` as Transformers reads it; no code of the folder is run.
 
-    Raises:
-        UserError: Transformers refuses the file.
+    Raises UserError if Transformers refuses the file.
     """
     from transformers import AutoConfig  # the weight table does without this package
 

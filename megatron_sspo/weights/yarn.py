@@ -12,11 +12,7 @@ from megatron_sspo.weights.family import Config, number, size
 
 
 def frequencies(config: Config, rope: dict[str, Any], head_dim: int) -> tuple[float, ...]:
-    """Returns the frequency of each pair of dimensions.
-
-    Args:
-        rope: the parameters of the rotary embedding, as `decoder.rope` returns them.
-    """
+    """Returns the frequency of each pair of dimensions, from the parameters that `decoder.rope` returns."""
     theta, factor = rope["rope_theta"], number(rope, "factor")
     length = size({**config, **rope}, "original_max_position_embeddings", "max_position_embeddings")
 

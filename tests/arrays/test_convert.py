@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from megatron_sspo.arrays.convert import freeze, log_prob_array, route_array, token_array
+from megatron_sspo.arrays.convert import log_prob_array, route_array, token_array
 from megatron_sspo.errors import UserError
 from megatron_sspo.types import Rollout
 
@@ -112,8 +112,3 @@ def test_a_rollout_that_an_engine_should_not_return(fields, message):
     with pytest.raises(UserError) as error:
         rollout(**fields)
     assert str(error.value).startswith(message)
-
-
-def test_frozen_is_read_only():
-    with pytest.raises(ValueError, match="read-only"):
-        freeze(np.zeros(2))[0] = 1

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megatron_sspo.batching.context import zigzag
 from megatron_sspo.batching.microbatch import make_microbatch
 from megatron_sspo.types import Rollout
 
@@ -161,6 +162,11 @@ def test_context_parallel_shares_make_up_the_whole_row(pairs, size, shards):
     assert positions == sorted(p for length in lengths for p in range(length))
     held = sorted(t for share in shares for t in share.tokens.tolist())
     assert held == sorted(whole.tokens.tolist() + [0] * (len(held) - len(whole.tokens)))
+
+
+def test_context_parallel_ranks_have_equal_work_in_causal_attention():
+    work = [int((zigzag([0, 48], rank, 4) + 1).sum()) for rank in range(4)]
+    assert len(set(work)) == 1
 
 
 SHARED = [

@@ -19,17 +19,19 @@ def tokens(lengths, members):
     return sum(lengths[i] for i in members)
 
 
-@given(lengths_and_caps, ranks, multiples)
-def test_every_index_once_within_max_tokens_and_equal_counts_on_all_ranks(given_lengths, num_ranks, multiple_of):
+@given(lengths_and_caps, ranks, multiples, st.none() | st.integers(0, 3))
+def test_every_index_once_within_max_tokens_and_equal_counts_on_all_ranks(given_lengths, num_ranks, multiple_of, power):
+    """Packing by work, too, makes no more microbatches than packing by tokens."""
     lengths, cap = given_lengths
-    plan = pack(lengths, num_ranks=num_ranks, max_tokens=cap, multiple_of=multiple_of)
+    layout = {"num_ranks": num_ranks, "max_tokens": cap, "multiple_of": multiple_of}
+    work = None if power is None else [length**power for length in lengths]
+    plan = pack(lengths, **layout, work=work)
     assert len(plan) == num_ranks
     assert sorted(i for rank in plan for members in rank for i in members) == list(range(len(lengths)))
     assert all(tokens(lengths, members) <= cap for rank in plan for members in rank)
-    counts = {len(rank) for rank in plan}
-    assert len(counts) == 1
-    assert counts.pop() % multiple_of == 0
-    assert pack(lengths, num_ranks=num_ranks, max_tokens=cap, multiple_of=multiple_of) == plan
+    (count,) = {len(rank) for rank in plan}
+    assert count % multiple_of == 0 and count <= len(pack(lengths, **layout)[0])
+    assert pack(lengths, **layout, work=work) == plan
 
 
 @given(lengths_and_caps, ranks)
@@ -63,18 +65,6 @@ def test_fewer_sequences_than_ranks_give_empty_microbatches():
 def test_a_sequence_above_max_tokens_is_an_error_that_names_it():
     with pytest.raises(UserError, match="sequence 1 has 11 tokens, more than tokens_per_microbatch=10"):
         pack([10, 11, 3], num_ranks=2, max_tokens=10)
-
-
-@given(lengths_and_caps, ranks, multiples, st.integers(0, 3))
-def test_by_work_every_law_holds_with_no_more_microbatches(given_lengths, num_ranks, multiple_of, power):
-    lengths, cap = given_lengths
-    layout = {"num_ranks": num_ranks, "max_tokens": cap, "multiple_of": multiple_of}
-    plan = pack(lengths, **layout, work=[length**power for length in lengths])
-    assert sorted(i for rank in plan for members in rank for i in members) == list(range(len(lengths)))
-    assert all(tokens(lengths, members) <= cap for rank in plan for members in rank)
-    (count,) = {len(rank) for rank in plan}
-    assert count % multiple_of == 0
-    assert count <= len(pack(lengths, **layout)[0])
 
 
 def test_ranks_wait_less_for_each_other_by_work_than_by_tokens():

@@ -219,26 +219,6 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     assert path.read_text() == "new"
 
 
-@pytest.mark.parametrize("write", [write_atomically, lambda path, text: write_arrays(path, {text: np.zeros(1)})])
-@pytest.mark.parametrize("make", [lambda path, other: path.symlink_to(other), lambda path, _: os.mkfifo(path)])
-def test_what_lies_in_the_place_of_a_temporary_file_is_not_written_to(tmp_path: Path, write, make) -> None:
-    (tmp_path / "other").write_text("of somebody else")
-    make(tmp_path / ".new-x", tmp_path / "other")
-    write(tmp_path / "x", "new")
-    assert (tmp_path / "other").read_text() == "of somebody else"
-    assert (tmp_path / "x").is_file() and not (tmp_path / "x").is_symlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "x"]
-
-
-def test_a_link_in_the_place_of_a_new_checkpoint_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "run").mkdir()
-    for name in (".update-000004", ".update-000004-1a2b3c4d"):
-        (tmp_path / "run" / name).symlink_to(tmp_path / "other")
-    assert save(tmp_path / "run", 4).is_dir()
-    assert not list((tmp_path / "other").iterdir())
-
-
 def test_metadata_that_json_has_no_word_for_becomes_text(tmp_path: Path) -> None:
     write_rows(tmp_path / "x", [{"day": datetime.date(2026, 1, 2)}])
     assert json.loads((tmp_path / "x").read_text()) == {"day": "2026-01-02"}
@@ -282,16 +262,6 @@ def test_a_file_in_use_of_an_old_checkpoint_is_removed_by_the_next_one(tmp_path:
         path = save(tmp_path, 2, kept=1)
     assert list_checkpoints(tmp_path) == [path]
     assert [found.name for found in save(tmp_path, 3, kept=1).parent.iterdir()] == ["update-000003"]
-
-
-@pytest.mark.parametrize("kept", [[1, 1, 1], [2, 2, 1]])
-def test_files_in_use_of_old_checkpoints_stop_no_later_one(tmp_path: Path, monkeypatch, kept: list[int]) -> None:
-    monkeypatch.setattr("megatron_sspo.checkpoint.state.remove", lambda path: None)
-    for left in (".update-000001", ".update-000001-removed"):
-        (tmp_path / left / "trainer").mkdir(parents=True)
-    for update, number in zip((1, 2, 1), kept, strict=True):
-        save(tmp_path, update, kept=number)
-    assert [path.name for path in list_checkpoints(tmp_path)] == [f"update-{2:06d}"]
 
 
 def test_an_old_checkpoint_that_cannot_be_renamed_stops_no_later_one(tmp_path: Path, monkeypatch) -> None:

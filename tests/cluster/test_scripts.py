@@ -34,14 +34,6 @@ def test_what_is_missing_is_said_in_the_last_line(workplace) -> None:
         assert re.search(rf"the job ends: no .*: sbatch slurm/{script} ", job.last_line()), job.log()
 
 
-def test_the_papers_setting_is_the_same_job_with_sizes(workplace) -> None:
-    """The model does not exist here, so the job ends with the server's error about it."""
-    job = workplace.submit("train_qwen3_30b_a3b.sbatch", options=("--nodes=3",), RANKS_PER_NODE=8)
-    assert job.end() == "FAILED"
-    assert "the job ends: the server ended with exit code 2" in job.last_line(), job.logs()
-    assert "models/Qwen3-30B-A3B" in job.log()
-
-
 def test_shellcheck() -> None:
     done = subprocess.run(["shellcheck", "--external-sources", *SCRIPTS], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -55,26 +55,6 @@ def open_ended(size: int, **more: int) -> int:
     return size + sum(more.values())
 
 
-def test_options_go_to_the_function_beside_what_the_caller_gives() -> None:
-    assert call_with_options(build, {"size": 3}, "the engine 'x'", "path") == ("path", 3, 0)
-    assert call_with_options(open_ended, {"size": 3, "other": 4}, "x") == 7
-
-
-@pytest.mark.parametrize(
-    ("function", "options", "num_given", "message"),
-    [
-        (build, {"sise": 3}, 1, "the engine 'x' has no option sise: its options are size, seed"),
-        (build, {"size": 1, "model_path": "p"}, 1, "has no option model_path"),
-        (build, {}, 1, "the engine 'x' needs the option size: its options are size, seed"),
-        (open_ended, {"other": 1}, 0, "needs the option size"),
-    ],
-)
-def test_options_that_do_not_fit_name_those_that_do(function, options, num_given, message) -> None:
-    with pytest.raises(UserError) as caught:
-        check_options(function, options, "the engine 'x'", num_given=num_given)
-    assert message in str(caught.value)
-
-
 @dataclass(frozen=True)
 class Weights:
     answer: float = 1.0
@@ -90,6 +70,27 @@ def annotated(
     return names, path, weights, share, each
 
 
+def test_options_go_to_the_function_beside_what_the_caller_gives() -> None:
+    assert call_with_options(build, {"size": 3}, "the engine 'x'", "path") == ("path", 3, 0)
+    assert call_with_options(open_ended, {"size": 3, "other": 4}, "x") == 7
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "num_given", "message"),
+    [
+        (build, {"sise": 3}, 1, "the engine 'x' has no option sise: its options are size, seed"),
+        (build, {"size": 1, "model_path": "p"}, 1, "has no option model_path"),
+        (build, {}, 1, "the engine 'x' needs the option size: its options are size, seed"),
+        (open_ended, {"other": 1}, 0, "needs the option size"),
+        (annotated, {"share": "0.5"}, 0, "the engine 'x': the option share is '0.5': it must be a valid number"),
+    ],
+)
+def test_options_that_do_not_fit_name_those_that_do(function, options, num_given, message) -> None:
+    with pytest.raises(UserError) as caught:
+        check_options(function, options, "the engine 'x'", num_given=num_given)
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
@@ -103,17 +104,6 @@ def test_a_function_receives_the_type_that_its_annotation_names(name, value, exp
     """A recipe writes options as JSON, which has no tuple, set, path, enumeration, dataclass or date."""
     found = call_with_options(annotated, {name: value}, "the reward 'x'")[list(annotated.__annotations__).index(name)]
     assert type(found) is type(expected) and found == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"share": "0.5"}, "the option share is '0.5': it must be a valid number"),
-    ],
-)
-def test_a_value_of_another_type_is_refused_by_name(options, message) -> None:
-    with pytest.raises(UserError, match=f"the engine 'x': {message}"):
-        check_options(annotated, options, "the engine 'x'")
 
 
 def members(**members: Any) -> Any:

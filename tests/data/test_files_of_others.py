@@ -46,6 +46,21 @@ FILES = {
         "I think \\boxed{1}, no: \\boxed{\\frac{2}{4}}.",
         {"answer_in": "boxed"},
     ),
+    "verl_gsm8k.parquet": (
+        {
+            **verl("1000", "openai/gsm8k"),
+            "extra_info": {"answer": "10 * 100 = <<10*100=1000>>1000\n#### 1,000", "index": 0},
+        },
+        {"question": "prompt", "answer": "reward_model.ground_truth"},
+        "10 * 100 = 1000, not 8.\n#### 1,000",
+        {"answer_in": "####"},
+    ),
+    "gsm8k_rows_of_verl.parquet": (
+        {**verl(""), "extra_info": {"answer": "10 * 100 = <<10*100=1000>>1000\n#### 1,000", "index": 0}},
+        {"question": "prompt", "answer": "extra_info.answer", "answer_after": "####"},
+        "<think>8 or 1000?</think> It is 1000.",
+        {"answer_in": "last_number"},
+    ),
     "verl_code.parquet": (
         verl(json.dumps(TESTS), "taco"),
         {"question": "prompt", "answer": "", "cases": "reward_model.ground_truth"},
@@ -99,6 +114,24 @@ def test_an_answer_that_is_not_marked_is_wrong() -> None:
     for answer_in, response in responses.items():
         (parts,) = reward(exact=True, answer_in=answer_in).score([prompt], [response])  # pyright: ignore
         assert parts["answer"] == 0 and ("format" in parts) == (answer_in == "tags")
+
+
+@pytest.mark.parametrize("prefill", ["", "<think>\n"])
+@pytest.mark.parametrize(("answer_in", "five"), [("boxed", "\\boxed{5}"), ("####", "#### 5"), ("last_number", "5")])
+def test_a_thought_that_is_not_closed_has_no_answer(prefill: str, answer_in: str, five: str) -> None:
+    (row,) = [Row(id="a", question="?", answer="5")]
+    template = "{question}" + prefill
+    (prompt,) = PromptStream([row], char_tokenizer(), template=template, max_tokens=500, seed=0).prompts
+    assert prompt.prefill == prefill
+    opened = "" if prefill else "<think>"
+    responses = {
+        f"{opened}It is {five}": 0,
+        f"{opened}It is {five}</think>": 0,
+        f"{opened}8?</think> It is {five}": 1,
+        f"{opened}8?</think> {five}\n<think>Or 8: \\boxed{{8}} #### 8": 1,
+    }
+    parts = reward(exact=True, answer_in=answer_in).score([prompt] * len(responses), list(responses))  # pyright: ignore
+    assert [found["answer"] for found in parts] == list(responses.values())
 
 
 GOOD = {"question": "1+1?", "answer": "2"}

@@ -1,14 +1,17 @@
 import json
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from megatron_sspo.data.open import prompt_stream
 from megatron_sspo.data.row import Row
 from megatron_sspo.data.sources import arithmetic
 from megatron_sspo.data.stream import PromptStream
 from megatron_sspo.errors import UserError
+from megatron_sspo.run import Prompts
 from megatron_sspo.types import Prompt
 from tests.data.char_tokenizer import char_tokenizer
 
@@ -45,8 +48,10 @@ def test_the_size_of_takes_does_not_matter() -> None:
 
 
 def test_without_shuffling_epochs_repeat_the_source() -> None:
-    source = stream(shuffle=False)
-    assert ids(source.take(17)) == (ids(source.prompts) * 3)[:17]
+    settings = Prompts(source="arithmetic", options={"size": 7}, template="{question}", max_tokens=64)
+    for shuffle in (True, False):
+        source = prompt_stream(replace(settings, shuffle=shuffle), TOKENIZER, seed=0, shuffle=True)
+        assert (ids(source.take(17)) == (ids(source.prompts) * 3)[:17]) == (not shuffle)
 
 
 @pytest.mark.parametrize("before", [0, 3, 7, 8, 14, 40])
@@ -90,6 +95,14 @@ def test_overlong_prompts_are_dropped_on_request() -> None:
     ]
     with pytest.raises(UserError, match=r"has 4 rows, and all are dropped \(4: has more than 2 tokens\)"):
         PromptStream(rows, TOKENIZER, template="{question}", max_tokens=2, seed=0, overlong="drop")
+
+
+def test_a_system_text_that_no_row_takes_is_an_error() -> None:
+    own = Row(id="x:1", question=[{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}], answer="2")
+    options = {"template": "chat", "system": "Sys", "max_tokens": 64, "seed": 0, "shuffle": False}
+    PromptStream([own, replace(own, id="x:2", question="Q")], TOKENIZER, **options)
+    with pytest.raises(UserError, match="x:1 and all other rows have a system message of their own"):
+        PromptStream([own], TOKENIZER, **options)
 
 
 def test_a_repeated_id_is_an_error() -> None:

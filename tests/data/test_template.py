@@ -25,6 +25,7 @@ def text(row: Row, tokenizer: Any, template: str = "chat", system: str = "") -> 
         (ROW, "chat", "", "<s>[user]1+{1}?\n[assistant]"),
         (ROW, "chat", "Sys", "<s>[system]Sys\n[user]1+{1}?\n[assistant]"),
         (CHAT, "chat", "", "<s>[system]S\n[user]Q\n[assistant]"),
+        (CHAT, "chat", "Sys", "<s>[system]S\n[user]Q\n[assistant]"),
         (ROW, "{question}", "", "1+{1}?"),
         (ROW, "{{Q}}: {question}\nA: ", "", "{Q}: 1+{1}?\nA: "),
     ],
@@ -39,7 +40,6 @@ def test_rendered(row: Row, template: str, system: str, expected: str) -> None:
         *[(ROW, template, "", ["one field is {question}", "{{ or }}"]) for template in BAD_TEMPLATES],
         (ROW, "{question}", "Sys", ["option system"]),
         (CHAT, "{question}", "", ["x:2", "chat messages", "'chat'"]),
-        (CHAT, "chat", "Sys", ["x:2", "system message of its own"]),
         (Row(id="x:3", question=[{"role": "tool", "content": ""}], answer="2"), "chat", "", ["x:3", "unknown role"]),
     ],
 )

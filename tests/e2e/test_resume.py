@@ -120,3 +120,25 @@ def test_a_penalty_that_begins_within_a_cycle(workshop) -> None:
     assert workshop.run("train", recipe, *sets("num_updates=1")).returncode == 0
     done = workshop.run("train", recipe, *sets("num_updates=2", "penalties.kl_coef=0.5"), "--resume", str(run))
     assert done.returncode == 0, done.stderr
+
+
+def test_a_reference_that_moves(workshop) -> None:
+    """A cycle begins with the reference of its own weights, and a resumed run has the reference of the one before."""
+    recipe, run = f"{workshop.recipe}:bare", workshop.folder / "run"
+    options = sets("checkpoint_every=1", "checkpoints_kept=9", "penalties.kl_coef=0.1", "kl_in_reward=0.01")
+    assert workshop.run("train", recipe, *options, *sets("reference_every=2")).returncode == 0
+    found = parsed(run / "metrics.jsonl")
+    assert [row["policy/kl_reference"] < 1e-10 for row in found] == [True, False] * 3
+    assert [row["reward/kl"] == 0 for row in found] == [True] * 6  # π_old is π_ref at the start of each cycle
+    shutil.rmtree(run)
+    assert workshop.run("train", recipe, *options, *sets("reference_every=3")).returncode == 0
+    assert [row["reward/kl"] == 0 for row in parsed(run / "metrics.jsonl")] == [True] * 2 + [False] * 4
+    resumed = workshop.folder / "resumed"
+    shutil.copytree(run, resumed)
+    for newer in (5, 6):
+        shutil.rmtree(resumed / "checkpoints" / f"update-{newer:06d}")
+    done = workshop.run("train", recipe, *options, *sets("reference_every=3"), "--resume", str(resumed))
+    assert done.returncode == 0, done.stderr
+    assert rows(resumed / "metrics.jsonl") == rows(run / "metrics.jsonl")
+    done = workshop.run("train", recipe, *options, *sets("num_updates=8"), "--resume", str(run))
+    assert done.returncode == 2 and "reference_every is 0, and was 3 in the checkpoint" in " ".join(done.stderr.split())

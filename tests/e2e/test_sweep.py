@@ -118,20 +118,3 @@ def test_runs_that_start_from_a_warm_started_folder_need_no_warm_start(warm) -> 
     first, last = (row["policy/loss"] for row in rows(run / "metrics.jsonl"))
     # as long as weights have not changed, the divergence from the reference is 0, and so is a thousand times as much
     assert abs(first) < 1e-4 and abs(last) > 1e-3
-
-
-def test_a_second_driver_is_refused_and_the_first_leaves_at_sigterm(warm) -> None:
-    """The exit code is 85, and the same command then continues the sweep."""
-    folder = warm.folder / "asked"
-    command = ("sweep", warm.recipe, *SHORT, *sets("num_updates=40"), f"--output={folder}")
-    process = warm.start(*command)
-    warm.wait_for(lambda: any(map(has_row, runs(folder))), process)
-    second = warm.run(*command)
-    assert second.returncode == 2 and f"{folder} is in use by a sweep, process {process.pid} on" in second.stderr
-    assert second.stderr.rstrip().endswith("or choose another folder with --output")
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 85, out + err
-    assert "SIGTERM came, and the runs have stopped: the same command continues them" in out
-    reached = len(rows(folder / "seed=0" / "metrics.jsonl"))
-    assert 0 < reached < 40 and list((folder / "seed=0" / "checkpoints").glob(f"update-{reached:06d}"))

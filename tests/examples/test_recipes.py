@@ -26,7 +26,9 @@ def test_a_recipe_of_the_paper_has_the_papers_settings(name: str, variant: str, 
     assert run.name == name + ("-stale" if mu == 4 else "")
 
 
-def test_every_recipe_file_builds() -> None:
+def test_every_recipe_file_loads_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = {"plugin_own_loop", "nemo_run_qwen3_30b_a3b", "sevens", "trl_sspo", "verl_sspo"}
+    monkeypatch.chdir(tmp_path)
     for name in {path.stem for path in EXAMPLES.glob("*.py")} - programs:
-        load_recipe(str(EXAMPLES / f"{name}.py"))
+        run = load_recipe(str(EXAMPLES / f"{name}.py"))
+        assert (run.lora is not None) == name.endswith("_lora")

@@ -33,13 +33,6 @@ def test_a_mask_is_a_clip_on_both_sides() -> None:
         assert objectives.Mask(0.2, 0.2).weight(log_ratio, sign).tolist() == [0, 0]
 
 
-def test_by_sign_is_the_gate_of_the_sign() -> None:
-    log_ratio = torch.linspace(-1, 1, 21)
-    gate = objectives.ONE_SIDED_FOR_POSITIVE.token_gate
-    for sign, expected in ((1.0, Pessimistic(AtanLog())), (-1.0, AtanLog())):
-        assert torch.equal(gate.weight(log_ratio, torch.tensor(sign)), expected.weight(log_ratio, torch.tensor(sign)))
-
-
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_all_objectives_have_one_gradient_on_policy(name) -> None:
     """The gradient at ρ = 1 is that of REINFORCE with the mean over tokens: −Â_i / |y_i| at each token."""

@@ -1,17 +1,14 @@
 """The choice of lr* from a search, and the commands that the study's driver makes from it."""
 
-import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from examples.study import rates, run
+from examples.study import rates
 from examples.study.grid import BEYOND, SEARCHED_RATES
 
 SEARCH = "search long sums"
-HIGHEST = SEARCHED_RATES[-1]
 
 
 @pytest.fixture
@@ -50,27 +47,3 @@ def test_a_list_is_extended_by_one_value_at_its_better_end(end, finished) -> Non
     finished |= {(BEYOND[end], seed): 0.8 for seed in range(3)}
     assert rates.extension(SEARCH, Path()) is None  # one value, although it is at an end now
     assert rates.chosen(SEARCH, Path()) == BEYOND[end]
-
-
-def test_the_driver_extends_a_search_and_takes_its_choice(finished, monkeypatch) -> None:
-    made: list[tuple[str, str, str]] = []  # (recipe, seeds, learning rates)
-
-    def pretend(line: list[str], check: bool) -> SimpleNamespace:
-        found = [part.removeprefix("optimizer.lr=") for part in line if part.startswith("optimizer.lr=")]
-        made.append((line[4].rpartition(":")[2], line[line.index("--seeds") + 1], "".join(found)))
-        if found and not finished:
-            fill(finished, best=HIGHEST)
-        elif found == ["[0.01]"]:
-            finished.update({(0.01, seed): 0.5 for seed in range(3)})
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(subprocess, "run", pretend)
-    assert run.main(["--only", "search long sums, long sums", "--seeds", "2"]) == 0
-    listed = "[3e-05, 0.0001, 0.0003, 0.001, 0.003]"
-    assert made == [
-        ("warm_long_sums", "3", ""),
-        ("long_sums", "3", listed),
-        ("long_sums", "3", "[0.01]"),
-        ("warm_long_sums", "2", ""),
-        ("long_sums", "2", "[0.003]"),
-    ]

@@ -1,6 +1,5 @@
 """The study's recipes: their tasks, models and warm starts (docs/study.md)."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -42,17 +41,6 @@ def test_the_pretrained_model_has_the_recipe_of_its_example() -> None:
     assert (run.prompts, run.rollouts, run.model) == (example.prompts, example.rollouts, example.model)
     assert run.evaluation.sets["additions"] == example.evaluation.sets["sums"]
     assert run.num_updates % 8 == 0 and run.evaluation.every == 8  # after the last update of each cycle
-
-
-def test_the_dense_model_is_as_wide_as_the_active_experts() -> None:
-    mixture, dense = (
-        json.loads((Path(run.model.path) / "config.json").read_text()) for run in (recipes.sums(), recipes.dense_sums())
-    )
-    assert dense["intermediate_size"] == mixture["num_experts_per_tok"] * mixture["moe_intermediate_size"]
-    shared = dense.keys() - {"architectures", "model_type", "intermediate_size"}
-    assert {key: dense[key] for key in shared} == {key: mixture[key] for key in shared}
-    of_experts = {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}
-    assert mixture.keys() - dense.keys() == of_experts | {"decoder_sparse_step", "mlp_only_layers"}
 
 
 # --- long sums

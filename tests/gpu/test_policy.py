@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from megatron_sspo.objective import sspo
-from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
 from tests.gpu.conftest import KINDS
+from tests.policy import layouts
 from tests.policy.naive import naive_sspo, reference_gradients
-from tests.policy.tiny_policy import VOCAB_SIZE, log_probs, make_run, reference
+from tests.policy.tiny_policy import log_probs, make_run, reference
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -40,22 +40,13 @@ def make(folders, kind, device, dtype, **fields):
     return Policy(make_run(tokens=256, dtype=dtype, **fields), folders[kind], device)
 
 
-def modules(policy):
-    chunks = [chunk.module for chunk in policy.chunks]
-    return [getattr(chunk, "module", chunk) for chunk in chunks]
-
-
 def old_log_probs(batch):
     return torch.cat([torch.tensor(r.old_log_probs) for group in batch for r in group.rollouts])
 
 
 def gradients(policy):
     """Returns Hugging Face name -> gradient of the last pass, on the CPU in float32."""
-    rows = {row.name: row for row in policy.family.rows(policy.folder.config, VOCAB_SIZE)}
-    found = {}
-    for name, parameter in logical_parameters(modules(policy)):
-        found |= rows[name].to_hf([parameter.main_grad])
-    return {name: tensor.float().cpu() for name, tensor in found.items()}
+    return {name: tensor.float().cpu() for name, tensor in layouts.gather_gradients(policy).items()}
 
 
 def flat(tensors):

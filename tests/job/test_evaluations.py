@@ -1,12 +1,13 @@
 """Evaluations whose weights are lost, and those that a resumed run repeats."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from megatron_sspo.job.evaluations import Evaluations
 from megatron_sspo.job.records import Records
+from megatron_sspo.job.rollout_source import RolloutSource
 from megatron_sspo.run import Tracking
 from megatron_sspo.run_folder.metrics_files import MetricsWriter
 
@@ -23,10 +24,11 @@ def test_lost_weights_are_sent_again_only_if_they_are_the_evaluated_ones(update:
         return {"reward": 1.0}
 
     nothing: Any = SimpleNamespace()
-    engine: Any = SimpleNamespace(release_memory=note("released"))
+    source = object.__new__(RolloutSource)
+    source.engine = cast(Any, SimpleNamespace(release_memory=note("released")))
     display: Any = SimpleNamespace(log=events.append)
     options: Any = {"sync": note("sent"), "stop": nothing, "display": display, "records": None}
-    evaluations = Evaluations(nothing, engine, {}, None, **options)
+    evaluations = Evaluations(nothing, source, {}, None, **options)
     store = SimpleNamespace(by_id=lambda kind: {})
     of_set: Any = SimpleNamespace(compute_metrics=compute_metrics, store=store, cancel=note("cancelled"))
     evaluations.in_progress, evaluations._sets = 2, {"sums": of_set}

@@ -104,8 +104,8 @@ assert (executor.nodes, executor.comment, executor.time, executor.exclusive) == 
 named = slurm_executor(SlurmJob(recipe="examples/qwen3_8b_math.py", options=["--partition=007", "--mem=0"]))
 assert (named.partition, named.mem) == ("007", "0")
 assert executor.additional_parameters == {"nice": "5"}, executor.additional_parameters
-InBatchShell(project="/p", environment={"RUN": "a b"}, seconds=300).setup(run.Script(inline="true"), executor)
-assert executor.signal == "B:USR1@300" and "export RUN='a b'" in executor.setup_lines
+InBatchShell(project="/p", environment={"RUN": "a b"}).setup(run.Script(inline="true"), executor)
+assert executor.signal == "B:USR1@600" and "export RUN='a b'" in executor.setup_lines
 InBatchShell(project="/p").setup(run.Script(inline="true"), run.LocalExecutor())
 refused = {
     "heterogeneous": {"heterogeneous": True},

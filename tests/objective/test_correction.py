@@ -25,16 +25,14 @@ def batch(dtype=torch.float64):
     return log_probs.to(dtype).requires_grad_(), old.to(dtype), rollout.to(dtype)
 
 
-def test_token_level_truncates():
-    ratios = torch.tensor([0.1, 1.0, 1.9, 2.1, 50.0], dtype=torch.float64)
-    weights = Correction("truncated").weights(ratios.log(), torch.zeros_like(ratios), Segments.from_lengths([5]))
-    assert weights.tolist() == pytest.approx([0.1, 1.0, 1.9, 2.0, 2.0])
-
-
-def test_token_level_masks():
+def test_token_level_truncates_or_masks():
     ratios = torch.tensor([0.1, 0.49, 0.51, 1.0, 1.9, 2.1, 50.0], dtype=torch.float64)
-    weights = Correction("masked").weights(ratios.log(), torch.zeros_like(ratios), Segments.from_lengths([7]))
-    assert weights.tolist() == pytest.approx([0.0, 0.0, 0.51, 1.0, 1.9, 0.0, 0.0])
+    for mode, expected in (
+        ("truncated", [0.1, 0.49, 0.51, 1.0, 1.9, 2.0, 2.0]),
+        ("masked", [0.0, 0.0, 0.51, 1.0, 1.9, 0.0, 0.0]),
+    ):
+        weights = Correction(mode).weights(ratios.log(), torch.zeros_like(ratios), Segments.from_lengths([7]))
+        assert weights.tolist() == pytest.approx(expected)
 
 
 def test_sequence_level_is_the_geometric_mean():

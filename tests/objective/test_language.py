@@ -26,7 +26,7 @@ from megatron_sspo.objective import (
     sapo,
     sspo,
 )
-from tests.objective.test_objectives import LENGTHS, batch, loss_and_gradient
+from tests.objective.test_objectives import batch, loss_and_gradient
 
 OBJECTIVES = {
     "grpo": grpo(),
@@ -68,17 +68,6 @@ def test_shares_and_divisors():
         OverLength(0)
 
 
-def test_token_mean_of_grpo_is_the_mean_over_all_tokens_of_the_min_of_ppo():
-    log_probs, old, advantages, segments = batch(spread=0.5)
-    average = OverTokens()
-    loss, gradient = loss_and_gradient(with_fields(grpo(), average=average), log_probs, old, advantages, segments)
-    ratio, of_token = (log_probs - old).exp(), advantages[segments.ids]
-    expected = -torch.minimum(ratio * of_token, ratio.clamp(0.8, 1.2) * of_token).mean()
-    divisor = average.divisor(len(LENGTHS), sum(LENGTHS))
-    assert (loss / divisor).item() == pytest.approx(expected.item(), rel=1e-12)
-    torch.testing.assert_close(gradient / divisor, torch.autograd.grad(expected, log_probs)[0], rtol=1e-11, atol=1e-14)
-
-
 @every_objective
 @every_average
 def test_advantages_of_tokens_that_are_equal_are_advantages_of_the_sequence(objective, average):
@@ -93,23 +82,16 @@ def test_advantages_of_tokens_that_are_equal_are_advantages_of_the_sequence(obje
     torch.testing.assert_close(by_token.sequences, by_sequence.sequences, rtol=1e-12, atol=0)
 
 
-def test_advantages_of_tokens_in_grpo_are_those_of_ppo():
+@pytest.mark.parametrize("name", ["grpo", "gspo"])
+def test_advantages_of_tokens_are_those_of_ppo_and_of_gspo_token(name):
+    """(1/|y|) Σ_t min(s_t Â_t, clip(s_t) Â_t), in GRPO with s_t = ρ_t, and in GSPO-token with sg(s) π / sg(π)."""
     log_probs, old, _, segments = batch(spread=0.5)
     advantages = torch.randn(30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    ratio = (log_probs - old).exp()
-    expected = -segments.mean(torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)).sum()
-    loss, gradient = loss_and_gradient(grpo(), log_probs, old, advantages, segments)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected, log_probs)[0], rtol=1e-11, atol=1e-14)
-
-
-def test_advantages_of_tokens_in_gspo_are_gspo_token():
-    """(1/|y|) Σ_t min(s_t Â_t, clip(s_t) Â_t) with s_t = sg(s) π / sg(π), of arXiv 2507.18071."""
-    log_probs, old, _, segments = batch(spread=0.5)
-    advantages = torch.randn(30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    s = segments.mean(log_probs - old).exp().detach()[segments.ids] * (log_probs - log_probs.detach()).exp()
+    s = (log_probs - old).exp()
+    if name == "gspo":  # arXiv 2507.18071
+        s = segments.mean(log_probs - old).exp().detach()[segments.ids] * (log_probs - log_probs.detach()).exp()
     expected = -segments.mean(torch.minimum(s * advantages, s.clamp(0.8, 1.2) * advantages)).sum()
-    loss, gradient = loss_and_gradient(gspo(0.2, 0.2), log_probs, old, advantages, segments)
+    loss, gradient = loss_and_gradient(OBJECTIVES[name], log_probs, old, advantages, segments)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected, log_probs)[0], rtol=1e-11, atol=1e-14)
 

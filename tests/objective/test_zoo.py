@@ -268,13 +268,6 @@ def test_no_advantage_is_no_gradient_in_float32_however_far_the_ratio_is(name, l
 # --- gates
 
 
-@pytest.mark.parametrize("gate", [Smoothed(), Smoothed(0.5)], ids=str)
-def test_weight_of_a_gate_without_stopped_gradients_is_its_derivative(gate):
-    log_ratio = torch.linspace(-3, 3, 61, dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(gate.log_gate(log_ratio, torch.tensor(1.0)).sum(), log_ratio)
-    torch.testing.assert_close(gate.weight(log_ratio.detach(), torch.tensor(1.0)), gradient, rtol=1e-12, atol=1e-15)
-
-
 @pytest.mark.parametrize("gate", [Truncated(), Score(), Preserving(), Flipped(), Decayed(m=1.0)], ids=str)
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_the_gradient_of_a_gate_is_bounded_and_1_at_1(gate, advantage):

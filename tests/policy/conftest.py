@@ -30,6 +30,7 @@ def batches(folders, tmp_path_factory):
     """Kind -> a file of rollouts whose old log-probs are Transformers' with noise."""
     root = tmp_path_factory.mktemp("batches")
     wanted = [(kind, "ragged") for kind in tiny_policy.KINDS] + [("moe", name) for name in tiny_policy.BATCHES]
+    wanted += [(kind, "routed") for kind in tiny_policy.ROUTERS]
     for kind, name in dict.fromkeys(wanted):
         tiny_policy.save_batch(kind, name, folders[kind], root / f"{kind} {name}.npz")
     return {kind: root / f"{kind} ragged.npz" for kind in tiny_policy.KINDS}

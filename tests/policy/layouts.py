@@ -84,9 +84,7 @@ class Layout:
     @property
     def reference(self) -> str:
         """The name of the layout of one process with the same settings."""
-        if self.kind == "moe" and self.batch != "ragged":
-            return f"{self.series}moe {self.batch}"
-        return f"{self.series}{self.kind}"
+        return f"{self.series}{self.kind}" + (f" {self.batch}" if self.batch != "ragged" else "")
 
 
 DP2, DP4 = Parallel(data=2), Parallel(data=4)
@@ -110,8 +108,8 @@ def _auxiliary(parallel: Parallel = Parallel(), **options: Any) -> Layout:
     return Layout(kind="moe", parallel=parallel, batch="even", tokens=40, megatron={**AUXILIARY, **options})
 
 
-def _replay(parallel: Parallel = Parallel(), **options: Any) -> Layout:
-    return Layout(kind="moe", parallel=parallel, batch="routed", megatron=options)
+def _replay(parallel: Parallel = Parallel(), kind: str = "moe", **options: Any) -> Layout:
+    return Layout(kind=kind, parallel=parallel, batch="routed", megatron=options)
 
 
 # Every kind of parallelism, option and batch, most of them combined: `make test` measures these.
@@ -231,6 +229,10 @@ COVERING |= {  # sinks, windows, biased experts that are one tensor in a folder
     "gpt_oss TP2 SP EP2, recompute": Layout(kind="gpt_oss", parallel=TP2_SP_EP2, megatron=RECOMPUTE),
     "gpt_oss PP2 VPP2": Layout(kind="gpt_oss", parallel=PP2_VPP2),
     "gpt_oss CP2": Layout(kind="gpt_oss", parallel=CP2),
+    "gpt_oss routed": replace(_replay(kind="gpt_oss"), tokens=4096),
+    "gpt_oss EP2, routes": _replay(EP2, "gpt_oss"),
+    "mla routed": replace(_replay(kind="mla"), tokens=4096),
+    "mla TP2 SP EP2, routes, recompute": _replay(TP2_SP_EP2, "mla", **RECOMPUTE),
 }
 COVERING |= {  # gated delta nets, and attention with an output gate
     "qwen3_next": Layout(kind="qwen3_next", tokens=4096),
@@ -387,6 +389,7 @@ def measure(name: str, folder: Path, batch_file: Path, results: Path) -> dict[st
         dtype=layout.dtype,
         megatron=layout.megatron,
         ddp=layout.ddp,
+        optimizer=replace(tiny_policy.OPTIMIZER, full_rate_ess=1.0),
         share_prompts=True if layout.series and layout.parallel.context == 1 else None,  # not the default on GPUs
         routing_replay="R2" if layout.batch == "routed" else "none",
         lora=tiny_policy.lora(layout.kind, folder) if layout.lora else None,

@@ -25,7 +25,7 @@ EP2, TP2 = Parallel(data=2, expert=2), Parallel(tensor=2)
 PP2, PP2_VPP2 = Parallel(pipeline=2), Parallel(pipeline=2, virtual_pipeline=2)
 TP2_PP2, TP2_SP_PP2 = Parallel(tensor=2, pipeline=2), Parallel(tensor=2, sequence=True, pipeline=2)
 
-MOVING = {"moe_router_bias_update_rate": 0.01}  # of routers with a bias, which one kind has
+MOVING = {"moe_router_bias_update_rate": 0.01}  # of routers with a bias, which two kinds have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,8 @@ STEPS = {
     # two processes
     "moe EP2": Step(kind="moe", parallel=EP2, offload=1.0),
     "glm4 EP2": Step(kind="glm4", parallel=EP2),
+    "mla EP2": Step(kind="mla", parallel=EP2),
+    "gpt_oss EP2": Step(kind="gpt_oss", parallel=EP2),
     "qwen3_next EP2": Step(kind="qwen3_next", parallel=EP2),
     "tied PP2 VPP2": Step(kind="tied", parallel=PP2_VPP2),
     "one_group TP2": Step(kind="one_group", parallel=TP2),
@@ -53,10 +55,14 @@ STEPS = {
     "moe EP2 to TP2 PP2": Step(kind="moe", parallel=TP2_SP_PP2, source="moe EP2", offload=0.5),
     "tied PP2 VPP2 to TP2 PP2": Step(kind="tied", parallel=TP2_PP2, source="tied PP2 VPP2"),
     "glm4 EP2 to TP2 PP2": Step(kind="glm4", parallel=TP2_SP_PP2, source="glm4 EP2"),
+    "mla EP2 to TP2 PP2": Step(kind="mla", parallel=TP2_SP_PP2, source="mla EP2"),
+    "gpt_oss EP2 to TP2 PP2": Step(kind="gpt_oss", parallel=TP2_SP_PP2, source="gpt_oss EP2"),
     "qwen3_next EP2 to TP2 PP2": Step(kind="qwen3_next", parallel=TP2_SP_PP2, source="qwen3_next EP2"),
     # one
     "moe TP2 PP2 to one process": Step(kind="moe", source="moe EP2 to TP2 PP2"),
     "glm4 TP2 PP2 to one process": Step(kind="glm4", source="glm4 EP2 to TP2 PP2"),
+    "mla TP2 PP2 to one process": Step(kind="mla", source="mla EP2 to TP2 PP2"),
+    "gpt_oss TP2 PP2 to one process": Step(kind="gpt_oss", source="gpt_oss EP2 to TP2 PP2"),
     "qwen3_next TP2 PP2 to one process": Step(kind="qwen3_next", source="qwen3_next EP2 to TP2 PP2"),
     "tied TP2 PP2 to one process": Step(kind="tied", source="tied PP2 VPP2 to TP2 PP2"),
     "one_group TP2 to one process": Step(kind="one_group", source="one_group TP2", offload=1.0),
@@ -101,14 +107,17 @@ def take(name: str, device: torch.device, folders: Path, batches: Path, results:
         "model": model,
         "ddp": step.ddp,
         "megatron": MOVING,
+        "kl_in_reward": 0.1,
+        "reference_every": 1,
         "optimizer": replace(OPTIMIZER, offload=step.offload),
     }
     policy = make_policy(folders / step.kind, device, step.parallel, **fields)
     if step.source:
         policy.load_resharded(results / step.source)
     else:
-        for _ in range(2):
-            policy.update(batch, sspo())
+        policy.update(batch, sspo())
+        policy.move_reference()
+        policy.update(batch, sspo())
     if dist.get_rank() == 0:
         (results / name).mkdir()
     dist.barrier()

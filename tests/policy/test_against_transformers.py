@@ -5,13 +5,13 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from layouts import gather_gradients as gradients
 from naive import naive_reinforce, naive_sspo, reference_gradients
-from tiny_policy import TEMPERATURE, VOCAB_SIZE, log_probs, make_run, read_batch, reference
+from tiny_policy import TEMPERATURE, log_probs, make_run, read_batch, reference
 
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.policy.weights import shard_of
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
@@ -44,19 +44,6 @@ def policies(folders, device):
 
 def modules(policy):
     return [chunk.module for chunk in policy.chunks]
-
-
-def gradients(policy):
-    """Returns Hugging Face name -> gradient of the last update."""
-    rows = {row.name: row for row in policy.family.rows(policy.folder.config, VOCAB_SIZE)}
-    found: dict[str, list[torch.Tensor]] = {}
-    for name, parameter in logical_parameters(modules(policy)):
-        assert shard_of(rows[name]) == (0, 1)
-        if rows[name].dtype is not None:  # of a buffer, which has no gradient
-            continue
-        for source, part in rows[name].to_hf([parameter.main_grad]).items():
-            found.setdefault(source, []).append(part)
-    return {name: torch.cat(parts).clone() for name, parts in found.items()}
 
 
 def assert_same_gradients(found, expected):

@@ -20,6 +20,8 @@ from megatron_sspo.checkpoint import sharded
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.run import Model
+from megatron_sspo.types import rollouts_of
+from megatron_sspo.weights.formats.open_folder import open_folder
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def saved(make, folders, batches, tmp_path):
     return save
 
 
-@pytest.mark.parametrize("kind", ["moe", "dense", "tied", "glm4", "gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize("kind", ["moe", "dense", "tied", "glm4", "mla", "gpt_oss", "qwen3_next"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("in_background", [False, True])
 def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_background):
@@ -133,6 +135,28 @@ def test_a_checkpoint_has_the_state_at_its_beginning(make, folders, batches, tmp
     resume.assert_equal_to_the_bit(resume.train(fresh, batch), expected)
 
 
+@pytest.mark.parametrize("kind", ["moe", "glm4", "gpt_oss"])
+def test_a_reference_that_moves_is_resumed_to_the_bit(make, folders, batches, tmp_path, kind):
+    fields = {"kl_in_reward": 0.1, "reference_every": 1, "model": Model(path="", dtype="bfloat16")}
+    policy, batch = make(folders[kind], **fields), read_batch(batches[kind])
+    policy.update(batch, sspo())
+    expected = [rollout.old_log_probs.tolist() for rollout in rollouts_of(policy.old_log_probs(batch))]
+    policy.move_reference()
+    policy.update(batch, sspo())
+    path = tmp_path / "checkpoint"
+    path.mkdir()
+    saving = policy.begin_save(path)
+    policy.move_reference()  # the checkpoint has the reference at its beginning
+    saving.wait()
+    fresh = make(folders[kind], **fields)
+    for is_loaded in (False, True):
+        (found,) = fresh.reference_log_probs([batch])
+        assert ([rollout.reference_log_probs.tolist() for rollout in rollouts_of(found)] == expected) == is_loaded
+        fresh.load(path)
+    with open_folder(path) as folder:  # which has the policy's weights alone
+        assert folder.read_rows("lm_head.weight", 0, 1).tolist() == dict(fresh.weights())["lm_head.weight"][:1].tolist()
+
+
 def test_the_optimizers_state_is_put_together_once(make, folders, saved, tmp_path, monkeypatch):
     """Megatron cuts fc1's factors from whole tensors: it copies views to write them, and keeps what it reads into."""
     loaded = saved("moe")
@@ -200,56 +224,28 @@ def test_resumes_to_the_bit_on_two_expert_ranks(folders, batches, tmp_path):
     launch(Path(resume.__file__), 2, folders["moe"], batches["moe"], tmp_path / "checkpoint")
 
 
-def damage(path, kind):
-    file = {
-        "deleted": "__0_0.distcp",
-        "truncated": "__0_0.distcp",
-        "emptied": sorted(p.name for p in path.glob("*.distcp"))[-1],
-        "without .metadata": ".metadata",
-        "without metadata.json": "metadata.json",
-        "without common.pt": "common.pt",
-        "with a cut common.pt": "common.pt",
-        "with a cut .metadata": ".metadata",
-    }[kind]
-    if file == "common.pt" and not (path / file).exists():
-        pytest.skip("newer releases of megatron-core write none")
-    assert (path / file).exists()
-    if kind.startswith(("deleted", "without")):
-        (path / file).unlink()
-    else:
-        content = (path / file).read_bytes()
-        (path / file).write_bytes(b"" if kind == "emptied" else content[: len(content) // 2])
-
-
 @pytest.mark.parametrize(
-    "kind",
+    ("file", "kept"),  # the share of its bytes; None: the file is removed
     [
-        "deleted",
-        "truncated",
-        "emptied",
-        "without .metadata",
-        "without metadata.json",
-        "without common.pt",
-        "with a cut common.pt",
-        "with a cut .metadata",
+        *((file, None) for file in ("__0_0.distcp", ".metadata", "metadata.json", "common.pt")),
+        *((file, 0.5) for file in ("__0_0.distcp", ".metadata", "common.pt")),
+        ("__0_1.distcp", 0),
     ],
 )
-def test_damaged_checkpoint_raises_a_user_error(saved, make, folders, kind):
+def test_damaged_checkpoint_raises_a_user_error(saved, make, folders, file, kept):
     path = saved("moe")
-    damage(path, kind)
+    if file == "common.pt" and not (path / file).exists():
+        pytest.skip("newer releases of megatron-core write none")
+    content = (path / file).read_bytes()
+    (path / file).unlink()
+    if kept is not None:
+        (path / file).write_bytes(content[: int(kept * len(content))])
     with pytest.raises(UserError) as raised:
         make(folders["moe"]).load(path)
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("written", "loaded"),
-    [
-        ("dense", "moe"),
-        ("moe", "moe_shallow"),
-        ("tied", "dense"),
-    ],
-)
+@pytest.mark.parametrize(("written", "loaded"), [("dense", "moe"), ("moe", "moe_shallow"), ("tied", "dense")])
 def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written, loaded):
     path = saved(written)
     with pytest.raises(UserError) as raised:
@@ -257,10 +253,13 @@ def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written,
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
+OPTIMIZER = replace(resume.OPTIMIZER, full_rate_ess=0.0)  # at the schedule's own rate
+
+
 def test_every_update_of_a_decayed_schedule_trains(make, folders, batches):
     batch = read_batch(batches["dense"])
     for schedule, num_updates, min_lr, last in (("cosine", 1, 0.0, 5e-4), ("linear", 2, 1e-4, 1e-4)):
-        optimizer = replace(resume.OPTIMIZER, schedule=schedule, warmup_updates=0, min_lr=min_lr)
+        optimizer = replace(OPTIMIZER, schedule=schedule, warmup_updates=0, min_lr=min_lr)
         policy = make(folders["dense"], optimizer=optimizer, num_updates=num_updates)
         rates = [policy.update(batch, sspo()).learning_rate for _ in range(num_updates)]
         assert rates[-1] == pytest.approx(last)
@@ -273,7 +272,7 @@ def test_every_update_of_a_decayed_schedule_trains(make, folders, batches):
 def test_resumed_schedule_follows_the_configuration(saved, make, folders, batches, change, rate):
     # after a loss that is not finite, users resume with a lower learning rate
     path, batch = saved("dense", updates=2), read_batch(batches["dense"])
-    policy = make(folders["dense"], optimizer=replace(resume.OPTIMIZER, **change))
+    policy = make(folders["dense"], optimizer=replace(OPTIMIZER, **change))
     policy.load(path)
     before = {name: tensor.clone() for name, tensor in policy.weights()}
     assert policy.update(batch, sspo()).learning_rate == pytest.approx(rate)

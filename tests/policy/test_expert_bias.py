@@ -4,13 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
-from tiny_policy import log_probs, make_run, read_batch, reference
+from tiny_policy import make_run, read_batch, reference
 
-from megatron_sspo.batching.holders import with_rollouts
-from megatron_sspo.batching.plan import prompt_variants
-from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_routes
 from megatron_sspo.objective import Penalties, sspo
 from megatron_sspo.policy.policy import Policy
 
@@ -18,6 +14,9 @@ RATE = 0.01
 MOVING = {"moe_router_bias_update_rate": RATE}
 RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 NAME = "mlp.gate.e_score_correction_bias"
+
+
+both = pytest.mark.parametrize("kind", ["glm4", "mla"])
 
 
 def biases(tensors):
@@ -41,7 +40,7 @@ def tokens_of_experts(model, batch):
     return counts
 
 
-@pytest.mark.parametrize("kind", ["glm4", "glm4_odd"])
+@pytest.mark.parametrize("kind", ["glm4", "glm4_odd", "mla", "mla_odd"])
 @pytest.mark.parametrize("fields", [{}, {"tokens": 4096}, {"share_prompts": False}, {"megatron": RECOMPUTE}], ids=str)
 def test_an_update_moves_the_bias_towards_equal_use(folders, device, batches, kind, fields):
     """The counts are those of the sequences, however they are packed, share prompts, or are computed again."""
@@ -51,15 +50,16 @@ def test_an_update_moves_the_bias_towards_equal_use(folders, device, batches, ki
     policy.update(batch, sspo())
     after = biases(policy.weights())
     counts = tokens_of_experts(reference(folders[kind]), batch)
-    assert counts.keys() == after.keys() and len(counts) == (3 if kind == "glm4" else 4)
+    assert counts.keys() == after.keys() and len(counts) == (3 if kind in ("glm4", "mla") else 4)
     for name, count in counts.items():
         torch.testing.assert_close(after[name], before[name] + RATE * (count.mean() - count).sign(), rtol=0, atol=1e-7)
 
 
-def test_the_bias_is_float32_in_a_bfloat16_model(folders, device, batches, tmp_path):
+@both
+def test_the_bias_is_float32_in_a_bfloat16_model(folders, device, batches, tmp_path, kind):
     fields = {"dtype": "bfloat16", "megatron": MOVING}
-    policy = Policy(make_run(**fields), folders["glm4"], device)
-    stored = biases(load_file(folders["glm4"] / "model.safetensors").items())
+    policy = Policy(make_run(**fields), folders[kind], device)
+    stored = biases(load_file(folders[kind] / "model.safetensors").items())
     assert all((tensor != tensor.bfloat16()).any() for tensor in stored.values())
 
     def same(found, expected):
@@ -71,7 +71,7 @@ def test_the_bias_is_float32_in_a_bfloat16_model(folders, device, batches, tmp_p
     for part in policy.weights().parts(bucket_bytes=10**9):
         assert {entry.dtype.itemsize for entry in part.entries} == {4, 2}
     for _ in range(3):
-        policy.update(read_batch(batches["glm4"]), sspo())
+        policy.update(read_batch(batches[kind]), sspo())
     moved = biases(policy.weights())
     steps = torch.cat([(moved[name] - stored[name]) / RATE for name in stored])
     torch.testing.assert_close(steps, steps.round(), rtol=0, atol=1e-4)
@@ -79,7 +79,7 @@ def test_the_bias_is_float32_in_a_bfloat16_model(folders, device, batches, tmp_p
     (tmp_path / "checkpoint").mkdir()
     policy.save(tmp_path / "checkpoint")
     for load in ("load", "load_resharded"):
-        fresh = Policy(make_run(**fields), folders["glm4"], device)
+        fresh = Policy(make_run(**fields), folders[kind], device)
         getattr(fresh, load)(tmp_path / "checkpoint")
         assert same(biases(fresh.weights()), moved)
 
@@ -98,48 +98,10 @@ def test_the_reference_policy_has_the_bias_of_the_start(folders, device, batches
     assert all(torch.equal(tensor, moved[name]) for name, tensor in biases(policy.weights()).items())
 
 
-def force(model, routes):
-    """Makes every router of the Transformers model choose `routes` [tokens, layers with experts, topk]."""
-    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
-    for number, gate in enumerate(gates):
-
-        def forward(hidden, gate=gate, chosen=routes[:, number]):
-            logits = F.linear(hidden.reshape(-1, gate.hidden_dim), gate.weight)
-            scores = logits.sigmoid().gather(1, chosen)  # without the bias
-            return logits, gate.routed_scaling_factor * scores / scores.sum(dim=-1, keepdim=True), chosen
-
-        gate.forward = forward
-
-
-@pytest.mark.parametrize(("kind", "shape"), [("glm4", RouterShape(3, 2, 8)), ("glm4_odd", RouterShape(4, 4, 16))])
-def test_replayed_experts_have_the_weights_of_transformers(folders, device, batches, kind, shape):
-    generator = torch.Generator().manual_seed(0)
-
-    def routes(num_tokens):
-        drawn = torch.rand(num_tokens, shape.num_layers, shape.num_experts, generator=generator)
-        return pack_routes(drawn.argsort(dim=-1)[..., : shape.topk].numpy(), shape.num_experts)
-
-    batch = [
-        replace(g, rollouts=[replace(r, routes=routes(len(g.prompt.tokens) + len(r.tokens) - 1)) for r in g.rollouts])
-        for g in read_batch(batches[kind])
-    ]
-    variants = iter(prompt_variants(batch, shape))
-    batch = with_rollouts(batch, [replace(r, prompt_variant=next(variants)) for g in batch for r in g.rollouts])
-    found = Policy(make_run(routing_replay="R3"), folders[kind], device).old_log_probs(batch)
-    model = reference(folders[kind])
-    for group, wanted_of in zip(found, batch, strict=True):
-        for rollout, wanted in zip(group.rollouts, wanted_of.rollouts, strict=True):
-            chosen = torch.from_numpy(unpack_routes(wanted.routes, shape).astype("int64"))
-            last = torch.arange(shape.topk).expand(1, shape.num_layers, shape.topk)  # whose log-probs nobody asks for
-            force(model, torch.cat([chosen, last]))
-            with torch.no_grad():
-                expected = log_probs(model, group.prompt, rollout)
-            torch.testing.assert_close(torch.tensor(rollout.old_log_probs), expected, rtol=0, atol=1e-5)
-
-
-def test_recorded_experts_are_replayed_after_the_bias_has_moved(folders, device, batches):
-    policy = Policy(make_run(routing_replay="R2"), folders["glm4"], device)
-    noted = policy.old_log_probs(read_batch(batches["glm4"]))
+@both
+def test_recorded_experts_are_replayed_after_the_bias_has_moved(folders, device, batches, kind):
+    policy = Policy(make_run(routing_replay="R2"), folders[kind], device)
+    noted = policy.old_log_probs(read_batch(batches[kind]))
     with torch.no_grad():
         for name, buffer in policy.chunks[0].named_buffers():
             if name.endswith("expert_bias"):

@@ -4,7 +4,7 @@ import layouts
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_policy import reference
+from tiny_policy import OPTIMIZER, reference
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,8 @@ def test_old_log_probs(measured, note, name):
 @other_layout
 def test_loss_and_gradient_norm_of_the_first_update(measured, note, name):
     found, expected = (measured(n)["updates"][0] for n in (name, layouts.MEASURED[name].reference))
-    for key in ("policy/loss", "policy/grad_norm"):
+    assert expected["policy/learning_rate"] < 0.99 * OPTIMIZER.lr  # lowered by the effective sample size
+    for key in ("policy/loss", "policy/grad_norm", "policy/learning_rate"):
         difference = relative(found[key], expected[key])
         assert difference < 1e-5, f"{name}: {key} of the first update differs by {difference}, relatively"
 
@@ -116,7 +117,7 @@ def test_gradient_of_every_parameter(measured, note, name, case):
 
 @pytest.mark.parametrize("name", [parameters(name) for name in sharing if layouts.LAYOUTS[name].batch == "routed"])
 def test_recorded_routes(measured, name):
-    expected = measured("moe routed")["routes"]
+    expected = measured(layouts.MEASURED[name].reference)["routes"]
     assert all(expected) and measured(name)["routes"] == expected
 
 

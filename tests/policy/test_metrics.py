@@ -159,8 +159,10 @@ def test_rewards_and_lengths() -> None:
         RolloutGroup(prompt=prompt, rollouts=[rollout(4, answer=1.0, format=0.5), rollout(0, answer=0.0, format=1.0)]),
         RolloutGroup(prompt=prompt, rollouts=[rollout(3, "length", answer=1.0), rollout(1, version=2, format=1.0)]),
     ]
-    assert reward_metrics(groups, policy_version=4) == {
+    groups[1] = replace(groups[1], prompt=replace(prompt, id="b/a"))
+    assert reward_metrics(groups, policy_version=4, sets=("a", "b")) == {
         "reward/mean": 1.125,
+        "reward/mean/b": 1.0,  # and none of the set a, whose prompts have ids that begin with a/
         "reward/answer": pytest.approx(2 / 3),
         "reward/format": pytest.approx(5 / 6),
         "reward/zero_variance_groups": 0.5,

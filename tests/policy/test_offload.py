@@ -19,8 +19,13 @@ from megatron_sspo.policy.without_cuda.adam import Adam, update
 from megatron_sspo.run import Model
 
 
+def repeating(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Returns the mark of layouts whose optimizer is cut as that of another one."""
+    return (pytest.mark.long,) if name in ("TP2 SP ETP2", "CP2") else ()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", offloaded.LAYOUTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=repeating(name)) for name in offloaded.LAYOUTS])
 def test_gradients_weights_and_checkpoints_are_equal_to_the_bit(folders, batches, tmp_path, name) -> None:
     launch(Path(offloaded.__file__), 2, folders["moe"].parent, batches["moe"].parent, tmp_path, name)
 

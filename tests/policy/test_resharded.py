@@ -54,6 +54,8 @@ def test_the_whole_state_is_equal_to_the_bit(results, name):
     found, expected = tensors(results / name), tensors(results / STEPS[name].source)
     assert found.keys() == expected.keys()
     assert any("exp_avg_sq" in key for key in found)
+    references = {key.removeprefix("reference."): found[key] for key in found if key.startswith("reference.")}
+    assert references and not all(torch.equal(found[key], tensor) for key, tensor in references.items())
     assert not [key for key, tensor in expected.items() if not torch.equal(found[key], tensor)]
     assert common(results / name) == common(results / STEPS[name].source)
     (step, *_), *others = common(results / name)[1]

@@ -7,30 +7,30 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from tiny_policy import TEMPERATURE, log_probs, make_run, read_batch, reference, with_first
+from tiny_policy import ROUTERS, TEMPERATURE, log_probs, make_run, read_batch, reference, with_first
 
 from megatron_sspo.batching.holders import with_rollouts
 from megatron_sspo.batching.plan import prompt_variants
-from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_routes
+from megatron_sspo.batching.routes import pack_routes, unpack_routes
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import sspo
 from megatron_sspo.policy.policy import Policy
 from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.types import Prompt, Sampling
 
-SHAPE = RouterShape(num_layers=4, topk=2, num_experts=8)
+SHAPE = ROUTERS["moe"]
+each_family = pytest.mark.parametrize("kind", ["moe", "mla", "gpt_oss"])
 
 
-@pytest.fixture(scope="module")
-def routed(batches):
-    """A batch whose rollouts have random routes, and numbers for those of their prompts, as from `Policy.scatter`."""
-    batch = read_batch(batches["moe"].with_name("moe routed.npz"))
-    variants = iter(prompt_variants(batch, SHAPE))
+def routed(batches, kind="moe"):
+    """Returns a batch with random routes, and numbers for those of their prompts, as from `Policy.scatter`."""
+    batch = read_batch(batches[kind].with_name(f"{kind} routed.npz"))
+    variants = iter(prompt_variants(batch, ROUTERS[kind]))
     return with_rollouts(batch, [replace(r, prompt_variant=next(variants)) for g in batch for r in g.rollouts])
 
 
-def make(folders, device, replay="R3", **fields):
-    return Policy(make_run(routing_replay=replay, **fields), folders["moe"], device)
+def make(folders, device, replay="R3", kind="moe", **fields):
+    return Policy(make_run(routing_replay=replay, **fields), folders[kind], device)
 
 
 def all_old_log_probs(batch):
@@ -42,41 +42,53 @@ def all_routes(batch):
 
 
 def force(model, routes):
-    """Makes every router of the Transformers model choose `routes` [tokens, layers, topk]."""
-    for number, layer in enumerate(model.model.layers):
+    """Makes every router of the Transformers model choose `routes` [tokens, layers with experts, topk]."""
+    mlps = [layer.mlp for layer in model.model.layers]
+    gates = [getattr(mlp, name) for mlp in mlps for name in ("gate", "router") if hasattr(mlp, name)]
+    for gate, chosen in zip(gates, routes.unbind(1), strict=True):
 
-        def forward(hidden, gate=layer.mlp.gate, chosen=routes[:, number]):
-            logits = F.linear(hidden.reshape(-1, gate.hidden_dim), gate.weight)
-            scores = logits.softmax(dim=-1).gather(1, chosen)
-            return logits, scores / scores.sum(dim=-1, keepdim=True), chosen
+        def forward(hidden, gate=gate, chosen=chosen):
+            logits = F.linear(hidden.reshape(-1, gate.hidden_dim), gate.weight, getattr(gate, "bias", None))
+            has_sigmoid = hasattr(gate, "e_score_correction_bias")  # which is not in the weights
+            scores = (logits.sigmoid() if has_sigmoid else logits.softmax(dim=-1)).gather(1, chosen)
+            factor = getattr(gate, "routed_scaling_factor", 1.0)
+            return logits, factor * scores / scores.sum(dim=-1, keepdim=True), chosen
 
-        layer.mlp.gate.forward = forward
+        gate.forward = forward
 
 
-def test_log_probs_are_those_of_transformers_with_the_same_experts(folders, device, routed):
-    found = make(folders, device).old_log_probs(routed)
-    model = reference(folders["moe"])
-    for group, wanted_of in zip(found, routed, strict=True):
+@pytest.mark.parametrize("kind", ROUTERS)
+def test_log_probs_are_those_of_transformers_with_the_same_experts(folders, device, batches, kind):
+    batch, shape = routed(batches, kind), ROUTERS[kind]
+    found = make(folders, device, kind=kind).old_log_probs(batch)
+    model = reference(folders[kind])
+    for group, wanted_of in zip(found, batch, strict=True):
         for rollout, wanted in zip(group.rollouts, wanted_of.rollouts, strict=True):
-            routes = torch.from_numpy(unpack_routes(wanted.routes, SHAPE).astype(np.int64))
-            force(model, torch.cat([routes, torch.tensor([0, 1]).expand(1, 4, 2)]))  # the last token has no routes
+            routes = torch.from_numpy(unpack_routes(wanted.routes, shape).astype(np.int64))
+            last = torch.arange(shape.topk).expand(1, shape.num_layers, -1)  # which has no routes
+            force(model, torch.cat([routes, last]))
             with torch.no_grad():
                 expected = log_probs(model, group.prompt, rollout)
             torch.testing.assert_close(torch.tensor(rollout.old_log_probs), expected, rtol=0, atol=1e-5)
 
 
-def test_replaying_recorded_routes_keeps_the_log_probs(folders, device, batches):
-    """R2 records the routes of π_old: as long as the policy has not changed, ρ is 1 to the bit."""
-    policy = make(folders, device, "R2")
-    noted = policy.old_log_probs(read_batch(batches["moe"]))
+@each_family
+def test_replaying_recorded_routes_keeps_the_log_probs(folders, device, batches, kind):
+    """R2 records the routes of π_old: as long as the policy has not changed, ρ is 1.
+
+    To the bit, but with sinks: torch computes attention by another kernel where the mask has a gradient.
+    """
+    policy = make(folders, device, "R2", kind)
+    noted = policy.old_log_probs(read_batch(batches[kind]))
     assert all(len(rollout.routes) for group in noted for rollout in group.rollouts)
     record = policy.gradient(noted, sspo())
-    assert not record.tokens["log_ratio"].any()
+    assert record.tokens["log_ratio"].abs().max() <= (2e-6 if kind == "gpt_oss" else 0)
 
 
-def test_routes_are_replayed_after_the_routers_have_moved(folders, device, batches):
-    policy = make(folders, device, "R2")
-    noted = policy.old_log_probs(read_batch(batches["moe"]))
+@each_family
+def test_routes_are_replayed_after_the_routers_have_moved(folders, device, batches, kind):
+    policy = make(folders, device, "R2", kind)
+    noted = policy.old_log_probs(read_batch(batches[kind]))
     with torch.no_grad():
         for name, parameter in policy.chunks[0].named_parameters():
             if "router" in name:
@@ -89,17 +101,17 @@ def test_routes_are_replayed_after_the_routers_have_moved(folders, device, batch
     assert (all_old_log_probs(kept) - all_old_log_probs(again)).abs().max() > 0.01
 
 
-def test_routes_that_cannot_be_are_refused(folders, device, routed):
+def test_routes_that_cannot_be_are_refused(folders, device, batches):
     with pytest.raises(ValueError, match="8 choices a token do not divide"):
         unpack_routes(pack_routes(np.zeros((3, 3, 2)), 8), SHAPE)
     with pytest.raises(ValueError, match="experts 0 to 9 of 8"):
         unpack_routes(pack_routes(np.arange(8).reshape(1, 4, 2) + np.array([0, 2]), 16), SHAPE)
-    policy = make(folders, device)
+    policy, batch = make(folders, device), routed(batches)
     too_few = pack_routes(np.zeros((2, 4, 2)), 8)
     with pytest.raises(ValueError, match="routes of 2 tokens, and 11 tokens"):
-        policy.update(with_first(routed, routes=too_few), sspo())
+        policy.update(with_first(batch, routes=too_few), sspo())
     with pytest.raises(ValueError, match="a rollout has no routes to replay"):
-        policy.update(with_first(routed, routes=None), sspo())
+        policy.update(with_first(batch, routes=None), sspo())
 
 
 def test_a_model_without_experts_has_nothing_to_replay(folders, device):

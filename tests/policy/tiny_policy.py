@@ -43,6 +43,13 @@ from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
 KINDS += ("mla", "mla_odd", "gpt_oss", "qwen3_next", "qwen3_5")
+ROUTERS = {  # of the kinds that have a batch with routes
+    "moe": RouterShape(num_layers=4, topk=2, num_experts=8),
+    "glm4": RouterShape(num_layers=3, topk=2, num_experts=8),
+    "glm4_odd": RouterShape(num_layers=4, topk=4, num_experts=16),
+    "mla": RouterShape(num_layers=3, topk=4, num_experts=16),
+    "gpt_oss": RouterShape(num_layers=4, topk=2, num_experts=8),
+}
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
 TEMPERATURE = 0.7
 CHAT_TEMPLATE = (  # w3 begins a message of the user, w4 one of the policy
@@ -110,6 +117,7 @@ def build(kind: str) -> PreTrainedModel:
         groups = {"n_group": 1, "topk_group": 1} if is_odd else {"n_group": 4, "topk_group": 2}
         experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 48, **groups}
         experts |= {"first_k_dense_replace": 1 - is_odd, "n_shared_experts": 1 + is_odd, "num_mtp_layers": 0}
+        experts |= {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}  # which SGLang demands
         yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.0}
         yarn |= {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 16}
         rope = {"rope_parameters": None if is_odd else yarn, "rms_norm_eps": 1e-3 if is_odd else 1e-6}
@@ -247,12 +255,13 @@ def save_batch(kind: str, name: str, folder: Path, path: Path) -> Path:
             masked = {key: torch.where(own, value, 0.0) if length else value for key, value in values.items()}
             rollout = replace(rollout, **{key: tuple(value.tolist()) for key, value in masked.items()})
             if name == "routed":  # as an engine reports routes: the last token has none
-                shape = (prompt_length + length - 1, 4, 8)
-                chosen = torch.rand(shape, generator=generator).argsort(dim=-1)[..., :2]
+                router = ROUTERS[kind]
+                shape = (prompt_length + length - 1, router.num_layers, router.num_experts)
+                chosen = torch.rand(shape, generator=generator).argsort(dim=-1)[..., : router.topk]
                 if 0 < len(rollouts) < len(lengths) - 1:
-                    first = unpack_routes(rollouts[0].routes, RouterShape(4, 2, 8))
+                    first = unpack_routes(rollouts[0].routes, router)
                     chosen[: prompt_length - 1] = torch.tensor(first[: prompt_length - 1])
-                rollout = replace(rollout, routes=pack_routes(chosen.numpy(), 8))
+                rollout = replace(rollout, routes=pack_routes(chosen.numpy(), router.num_experts))
             rollouts.append(rollout)
         groups.append(RolloutGroup(prompt=prompt, rollouts=rollouts))
     write_batches(path, [groups])
@@ -270,11 +279,12 @@ def with_first(batch: list[RolloutGroup], **change: object) -> list[RolloutGroup
     return [replace(batch[0], rollouts=[replace(first, **change), *others]), *batch[1:]]
 
 
-def make_run(parallel: Parallel = Parallel(), *, tokens: int = 64, dtype: str = "float32", **fields: object) -> Run:
-    """Returns a run with what `Policy` reads of it.
+# Adam's ε is so large that rounding in a gradient near 0 does not become a step of size η.
+OPTIMIZER = Optimizer(lr=1e-3, clip_grad=1.0, eps=1e-6)
 
-    Adam's ε is so large that rounding in a gradient near 0 does not become a step of size η.
-    """
+
+def make_run(parallel: Parallel = Parallel(), *, tokens: int = 64, dtype: str = "float32", **fields: object) -> Run:
+    """Returns a run with what `Policy` reads of it."""
     values = {
         "name": "test",
         "model": Model(path="", dtype=dtype),  # pyright: ignore
@@ -283,6 +293,6 @@ def make_run(parallel: Parallel = Parallel(), *, tokens: int = 64, dtype: str = 
         "parallel": parallel,
         "tokens_per_microbatch": tokens,
         "rollouts": Rollouts(sampling=Sampling(temperature=TEMPERATURE)),
-        "optimizer": Optimizer(lr=1e-3, clip_grad=1.0, eps=1e-6),
+        "optimizer": OPTIMIZER,
     }
     return Run(**{**values, **fields})  # pyright: ignore

@@ -61,12 +61,13 @@ def test_a_process_that_does_not_end_after_the_others_is_killed(
 ) -> None:
     """A library of C may wait without end when a process exits, where no thread of Python runs any more."""
     started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
 
-    def start(*_: Any) -> "subprocess.Popen[bytes]":
-        started.append(subprocess.Popen(["sh", "-c", "exec sleep 1000" if started else "exit 0"]))
+    def start(*_: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        started.append(popen(["sh", "-c", "exec sleep 1000" if started else "exit 0"]))
         return started[-1]
 
-    monkeypatch.setattr(local, "_start", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(local, "_END_SECONDS", 0.5)
     assert local.launch([], 2) == 0
     assert started[1].returncode == -signal.SIGKILL

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.reward.awaited import AwaitedReward, Limits, Unscorable
-from megatron_sspo.reward.judge import read_score
+from megatron_sspo.reward.judge import make_messages, read_score
 from megatron_sspo.reward.protocol import Reward, checked_score, open_reward
 from megatron_sspo.types import Prompt
 from tests.reward.stub_judge import Judge, completion, judge, late
@@ -48,7 +49,7 @@ def test_200_responses_of_a_slow_and_failing_judge_that_is_killed_count_once_eac
     responses = [f"response {number}" for number in range(200)]
     with judge(answer) as server:
         built = opened(server, timeout=1.0, retries=1, max_requests=32, failure_reward=-1.0)
-        killer = threading.Thread(target=lambda: ([answered.acquire() for _ in range(80)], dead.set(), server.kill()))
+        killer = threading.Thread(target=lambda: ([answered.acquire() for _ in range(130)], dead.set(), server.kill()))
         killer.start()
         found = score(built, responses)
         killer.join()
@@ -56,7 +57,7 @@ def test_200_responses_of_a_slow_and_failing_judge_that_is_killed_count_once_eac
         built.close()
         built.close()
     scored = {text: parts["judge"] for text, parts in zip(responses, found, strict=True) if "judge" in parts}
-    assert scored == {text: int(text[-1]) / 10 for text in scored} and 60 <= len(scored) <= 120
+    assert scored == {text: int(text[-1]) / 10 for text in scored} and 100 <= len(scored) <= 160
     assert [parts for parts in found if "judge" not in parts] == [{"failure": -1.0}] * (200 - len(scored))
     assert max(server.asked.values()) == 2 and all(server.asked[text] == 1 for text in scored if text[-1] in "456789")
     assert metrics["failed"] == (200 - len(scored)) / 200 and metrics["retries"] > 0.3
@@ -119,10 +120,38 @@ def test_a_judge_that_never_answers_ends_the_run(monkeypatch) -> None:
     with judge(lambda response, before: (401, {"error": "wrong key"})) as server:
         built = opened(server, key_variable="JUDGE_KEY", retries=5)
         assert score(built, ["x"] * 15) == [{"failure": 0.0}] * 15
-        with pytest.raises(UserError, match=r"none of the first 16 responses; the last .* answered 401: .*wrong key"):
+        with pytest.raises(UserError, match=r"none of the last 16 responses; the last .* answered 401: .*wrong key"):
             score(built, ["x"])
         built.close()
     assert server.keys == {"Bearer secret"} and server.asked == {"x": 16}, "a refused request is not sent again"
+
+
+@pytest.mark.parametrize(("max_requests", "allowed"), [(32, 64), (40, 80)])
+def test_a_judge_that_dies_ends_the_run_and_one_that_comes_back_does_not(max_requests: int, allowed: int) -> None:
+    """Responses "good" are judged and others fail; those count that no judged one has followed."""
+    with judge(lambda response, before: "SCORE: 10" if response == "good" else (503, {})) as server:
+        built = opened(server, retries=0, max_requests=max_requests)
+        for _ in range(2):
+            assert score(built, ["good"]) == [{"judge": 1.0}]
+            assert score(built, ["x"] * (allowed - 1)) == [{"failure": 0.0}] * (allowed - 1)
+        server.kill()
+        with pytest.raises(UserError, match=f"'judge' at {server.url} .*none of the last {allowed} responses"):
+            score(built, ["good"])
+        built.close()
+
+
+def test_the_judge_sees_every_accepted_answer() -> None:
+    prompt = replace(PROMPT, metadata={"accepted_answers": ["Paris", "", "Lutetia"]})
+    user = make_messages(prompt, "It is Paris.", "r", 0, 10)[1]["content"]
+    assert re.findall(r"^(.*):\n([0-9a-f]{32})\n(.*)\n\2$", user, re.MULTILINE) == [
+        (title, user.split("\n")[1], text)
+        for title, text in [
+            ("Question", "user: The capital of < France>?"),
+            ("Reference answer", "Paris"),
+            ("Reference answer", "Lutetia"),
+            ("Response", "It is Paris."),
+        ]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +160,6 @@ def test_a_judge_that_never_answers_ends_the_run(monkeypatch) -> None:
         ({"url": None}, "needs the option url"),
         ({"url": "localhost:30000"}, r"url is 'localhost:30000': it must begin with http"),
         ({"key_variable": "NO_SUCH_KEY"}, "the environment variable NO_SUCH_KEY, .* is not set"),
-        ({"rubric": " "}, "the option rubric is empty"),
         ({"lowest": 10}, "the range of scores is 10 to 10"),
         ({"timeout": 0}, "the option timeout is 0"),
     ],

@@ -8,17 +8,8 @@ from transformers import AutoModelForCausalLM
 
 from megatron_sspo.rollout.agents import AgentEpisodes
 from megatron_sspo.types import Endpoint, Prompt
-from packages.agents.tests.endpoints import CHAT_TEMPLATE
+from packages.agents.tests.endpoints import tokenizer
 from tests.rollout import tiny_models
-
-
-def tokenizer(*, knows_all: bool = False) -> Any:
-    """Returns the tokenizer with the template; if it is to know all characters, the unknown ones are padding."""
-    found = tiny_models.tokenizer()
-    if knows_all:
-        found.backend_tokenizer.model.unk_token = found.pad_token
-    found.chat_template = CHAT_TEMPLATE
-    return found
 
 
 def build(folder: Path, *, knows_all: bool = False) -> Path:

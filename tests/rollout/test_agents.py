@@ -144,37 +144,58 @@ def test_an_agent_that_fails_after_a_turn_gets_the_reward_of_failure(generate) -
     assert generate.metrics["failed"] == 1.0
 
 
-def test_an_agent_that_fails_before_its_first_turn_ends_the_run(generate) -> None:
-    async def fails(base_url, prompt):
-        raise RuntimeError("no such tool")
-
-    with pytest.raises(UserError, match=r"test_agents.py.*RuntimeError: no such tool"):
-        generate(fails)
+async def raises_at_once(base_url, prompt):
+    raise RuntimeError("no such tool")
 
 
-def test_an_agent_that_raises_in_each_of_the_first_episodes_ends_the_run(generate) -> None:
-    async def fails(base_url, prompt):
-        answer = await say(base_url, [*prompt.messages])
-        return answer.mesage == prompt.answer
+async def raises_after_a_turn(base_url, prompt):
+    answer = await say(base_url, [*prompt.messages])
+    return answer.mesage == prompt.answer
 
-    prompts = [prompt()] * 4
-    with pytest.raises(
-        UserError,
-        match=r"in each of the first 16 episodes: .*test_agents.py, line \d+ .*no attribute 'mesage'",
-    ):
-        generate(fails, prompts, group_size=4)
+
+async def asks_for_too_much(base_url, prompt):
+    await say(base_url, [user("word " * 400)])
+
+
+async def never_asks(base_url, prompt):
+    """Stands for a client with an address of its own: the run would train on nothing."""
+    return 1.0
+
+
+def returns(found):
+    async def run(base_url, prompt):
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (raises_at_once, r"test_agents.py.*RuntimeError: no such tool"),
+        (raises_after_a_turn, r"each of the first 16 episodes: .*test_agents.py, line \d+ .*no attribute 'mesage'"),
+        (asks_for_too_much, r"the first 16 episodes, .* refused: the conversation has more than the 320 .*max_tokens"),
+        (never_asks, r"none of the first 16 episodes, .* did not ask it: .* `base_url`"),
+        *((returns(found), "an agent returned") for found in (math.nan, "1", {})),
+    ],
+)
+def test_agents_from_which_nothing_can_be_learned_end_the_run(generate, run, message) -> None:
+    with pytest.raises(UserError, match=message):
+        generate(run, [prompt()] * 4, group_size=4)
+
+
+def test_agents_whose_first_episodes_fail_in_part_do_not(generate) -> None:
     begun = []
 
     async def succeeds_once(base_url, prompt):
         begun.append(prompt)
-        return 1.0 if len(begun) == 1 else await fails(base_url, prompt)
+        return 1.0 if len(begun) == 1 else await raises_after_a_turn(base_url, prompt)
 
-    async def is_refused(base_url, prompt):
-        messages = [*prompt.messages, await say(base_url, [*prompt.messages])]
-        await say(base_url, [*messages, user("word " * 400)])
+    async def is_refused_later(base_url, prompt):
+        await say(base_url, [*prompt.messages, await say(base_url, [*prompt.messages]), user("word " * 400)])
 
-    for works in (succeeds_once, is_refused):
-        assert sum(len(group.rollouts) for group in generate(works, prompts, group_size=5)) == 20
+    for works in (succeeds_once, is_refused_later):
+        assert sum(len(group.rollouts) for group in generate(works, [prompt()] * 4, group_size=5)) == 20
 
 
 def test_failing_that_pays_is_said_once(generate, logged) -> None:
@@ -193,15 +214,6 @@ def test_failing_that_pays_is_said_once(generate, logged) -> None:
     assert "test_agents.py, line " in failed, "an exception is shown with its line"
     (record,) = (record for record in logged.records if "failure_reward" in record.message)
     assert "failure_reward=0, and one that did not got -1: the policy learns to fail" in record.message
-
-
-@pytest.mark.parametrize("found", [math.nan, "1", {}])
-def test_a_reward_that_is_none_ends_the_run(generate, found) -> None:
-    async def returns(base_url, prompt):
-        return found
-
-    with pytest.raises(UserError, match="an agent returned"):
-        generate(returns)
 
 
 def test_an_agent_that_is_late_is_cancelled(generate) -> None:
@@ -235,29 +247,6 @@ def test_budgets_end_an_episode_with_errors_that_clients_do_not_repeat(generate)
 
     (group,) = generate(long, group_size=1, sampling=Sampling(max_tokens=16))
     assert group.rollouts[0].reward == 0.5
-
-
-def test_a_run_whose_first_episodes_are_all_refused_ends_with_the_reason(generate) -> None:
-    async def too_long(base_url, prompt):
-        await say(base_url, [user("word " * 400)])
-
-    with pytest.raises(
-        UserError,
-        match=r"none of the first 16 episodes, .* refused: the conversation has more than the 320 .*prompts.max_tokens",
-    ):
-        generate(too_long, [prompt()] * 4, group_size=4)
-    groups = generate(three_turns, [prompt()] * 4, group_size=4)
-    assert sum(rollout.num_turns for group in groups for rollout in group.rollouts) == 48
-
-
-def test_a_run_whose_first_episodes_never_ask_the_policy_ends_with_the_reason(generate) -> None:
-    """Covers a run that would train on nothing, as where the agent's client has an address of its own."""
-
-    async def asks_another(base_url, prompt):
-        return 1.0
-
-    with pytest.raises(UserError, match=r"none of the first 16 episodes, .* did not ask it: .* `base_url`"):
-        generate(asks_another, [prompt()] * 4, group_size=4)
 
 
 def test_answers_of_a_prescribed_form_need_another_engine(generate) -> None:

@@ -34,6 +34,26 @@ def test_absent_key_value_heads_are_the_default_of_the_family(family, heads):
     assert found[0] == found[1] and len(found[0][0]) == 1
 
 
+@pytest.mark.parametrize(
+    ("rank", "names", "fused"),
+    [
+        (8, ("q_a_proj", "kv_a_proj_with_mqa", "q_b_proj"), ("fused_qkv_a_proj_with_mqa", "q_b_proj")),
+        (None, ("q_proj", "kv_a_proj_with_mqa", "kv_b_proj"), ("q_proj", "kv_a_proj_with_mqa", "kv_b_proj")),
+    ],
+)
+def test_latent_attention_has_the_tensors_of_servers(rank, names, fused):
+    sizes = dict.fromkeys(("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 8)
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
+    experts |= {"first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "moe_intermediate_size": 8}
+    config = {"model_type": "deepseek_v3", **SIZES, **sizes, **experts, "q_lora_rank": rank}
+    checksums = Checksums(config, tp_size=2, on_gpu=False)
+    for _ in checksums.observe((f"model.layers.0.self_attn.{name}.weight", torch.rand(4, 4)) for name in names):
+        pass
+    one, other = checksums._found
+    assert one.keys() == {f"model.layers.0.self_attn.{name}.weight" for name in fused}
+    assert {name.split(".")[4] for name in one if one[name] == other[name]} == {n for n in fused if "with_mqa" in n}
+
+
 @pytest.mark.parametrize("ranks", [[0], [0, 0]])
 def test_every_rank_of_a_server_is_compared(ranks):
     checksums = Checksums({"model_type": "llama", **SIZES}, tp_size=2, on_gpu=False)

@@ -155,6 +155,19 @@ def even_have_no_variance(number, index):
 def test_groups_without_reward_variance_are_replaced(refills, expected):
     source = cycles(make_run(refills=refills), Servers(even_have_no_variance))
     assert ids(source.next(0)) == expected
+    replaced = {0: 0, 1: 2, 2: 3, 5: 4}[refills]  # the mean of every group is 2
+    sampled = {"reward/mean_sampled": 2.0, "rollout/groups_sampled": 4.0 + replaced} if refills else {}
+    assert source.metrics() == sampled and source.metrics() == {}
+
+
+def even_are_better(number, index):
+    return 5 if number % 2 == 0 else index + 1
+
+
+def test_the_mean_of_all_groups_that_were_sampled():
+    source = cycles(make_run(refills=1), Servers(even_are_better))
+    assert ids(source.next(0)) == [1, 3, 5, 0]
+    assert source.metrics() == {"reward/mean_sampled": (5 + 2 + 5 + 2 + 5 + 2) / 6, "rollout/groups_sampled": 6.0}
 
 
 def rewards_by_length(number, index):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     Glm4MoeConfig,
@@ -17,20 +16,18 @@ from transformers import (
 )
 
 from megatron_sspo.types import Prompt
+from packages.agents.tests import endpoints
+from packages.agents.tests.endpoints import CHARACTERS, EOS, PAD
 
-CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789 +-*/=<>.,:?!()\n"
-PAD, EOS = 0, 1
 VOCAB_SIZE = 2 + len(CHARACTERS)
 SHAPES = ("qwen3_moe", "llama_tied", "llama_untied")
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """Builds a tokenizer: a padding token, an end-of-sequence token, and one token per character."""
-    vocabulary = {"<pad>": PAD, "<eos>": EOS} | {character: 2 + i for i, character in enumerate(CHARACTERS)}
-    characters = Tokenizer(models.WordLevel(vocabulary))
-    characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    characters.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", eos_token="<eos>")
+    found = endpoints.tokenizer()
+    found.chat_template = None
+    return found
 
 
 def config(shape: str) -> PreTrainedConfig:

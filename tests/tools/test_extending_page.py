@@ -29,6 +29,7 @@ def project(tmp_path, monkeypatch):
         ["advantage=my_advantage.py:ranks"],
         ["rollouts.agent=my_agent.py:TwoTries", "prompts.template=chat", "evaluation=none"],
         ["prompts.source=my_source.py:rows", 'prompts.options={"largest": 9}'],
+        ["prompts.source=my_curriculum.py:rows", 'prompts.options={"size": 100}', "prompts.shuffle=false"],
         [
             "rollouts.environment=my_environment.py:environment",
             'rollouts.environment_options={"max_turns": 3}',

@@ -1,15 +1,10 @@
 """The harness of `make torture` detects lost or doubled responses and growing memory."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from tools.torture.books import audit, final_history
-from tools.torture.memory import Sample, flatness
-from tools.torture.processes import TOKEN, Processes
 
 PROMPTS = [["a", "b"], ["c", "d"], ["e", "f"]]  # the prompts of each update
 
@@ -75,38 +70,3 @@ def test_an_audit_with_errors(check, change, lost, doubled):
     found = check(lines)
     assert found.errors
     assert (found.rollouts_lost, found.rollouts_doubled) == (lost, doubled)
-
-
-@pytest.mark.parametrize("growth", [0.0, 0.01])
-def test_memory_that_grows_within_a_life_shows(growth):
-    """Neither differences between attempts, nor what an attempt takes at its start and at its end, are growth."""
-
-    def sample(n):
-        attempt, update = divmod(n, 40)
-        update = min(update, 36)
-        size = 1e9 * (1 + 0.1 * (attempt % 2) + growth * update) if update >= 3 else 1e8
-        size *= 1.3 if update == 36 else 1
-        return Sample(n, "embedded", "rank 0", attempt, updates=update, age=n, resident=int(size), anonymous=int(size))
-
-    short = [Sample(n, "embedded", "rank 0", 99, updates=n, age=n, resident=10**10, anonymous=10**10) for n in range(9)]
-    (found,) = flatness([*map(sample, range(200)), *short])
-    assert (found.num_processes, found.num_samples) == (5, 5 * 33)
-    assert found.ratio == pytest.approx(1.0) if growth == 0 else found.ratio > 1.1
-
-
-def test_a_worker_without_the_mark_is_found_by_its_process_group(tmp_path):
-    """A forked worker that gives itself a title overwrites its environment."""
-    worker = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'], env={})"
-    with subprocess.Popen(
-        [sys.executable, "-c", worker],
-        env={**os.environ, TOKEN: "of-this-test"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as leader:
-        assert leader.stdin is not None and leader.stdout is not None
-        leader.stdout.readline()
-        processes = Processes("of-this-test", tmp_path)
-        assert len(processes.alive()) == 2
-        leader.stdin.close()
-    assert processes.alive() == []

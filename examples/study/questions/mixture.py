@@ -14,7 +14,7 @@ from examples.study.comparisons import (
     corrected,
     count_collapses,
 )
-from examples.study.data import DENSE_SUMS, STALE_UPDATES, Cell, Result, Study, finals
+from examples.study.data import DENSE_SUMS, REPLAY, STALE_UPDATES, Cell, Result, Study, finals
 from examples.study.text import Section, escape, table
 
 TITLE = "f. Mixture of experts against a dense model of the same active size; routing replay"
@@ -54,7 +54,7 @@ def variants(study: Study) -> dict[str, Cell]:
     """Returns the cells that are compared with the mixture."""
     return {
         "dense model": study.cell(STALE_UPDATES, recipe=DENSE_SUMS),
-        "routing replay": study.cell(STALE_UPDATES, replay=True),
+        "routing replay": study.cell(STALE_UPDATES, variant=REPLAY),
     }
 
 

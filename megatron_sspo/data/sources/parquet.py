@@ -10,11 +10,7 @@ from megatron_sspo.errors import UserError
 
 
 def records(path: Path, columns: Sequence[str] = ()) -> Iterator[Record]:
-    """Yields the rows of a file.
-
-    Args:
-        columns: columns to read, if the file has them; empty reads all.
-    """
+    """Yields the rows of a file, with those of the columns that it has; empty reads all."""
     import pyarrow.parquet
 
     try:

@@ -32,10 +32,6 @@ class GammaKernel:
         for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg"):
             check_number(self, name, lambda value: value >= 0, "a finite number of 0 or more")
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ()
-
     def __call__(self, inputs: TokenInputs) -> Tensor:
         log_ratio = inputs.segments.spread(inputs.segments.sum(inputs.log_ratio))  # log W [T]
         positive = inputs.advantages > 0
@@ -66,10 +62,6 @@ class QuadraticPenalty:
     def __post_init__(self) -> None:
         check_number(self, "eps", lambda value: value > 0, "a finite number above 0")
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ()
-
     def __call__(self, inputs: TokenInputs) -> Tensor:
         if self.by_probability:
             moved = inputs.log_probs.exp() - inputs.old_log_probs.exp()
@@ -84,10 +76,6 @@ class Tapered:
 
     Bad responses count for less as the policy leaves them; good ones are learned from as in supervised learning.
     """
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ()
 
     def __call__(self, inputs: TokenInputs) -> Tensor:
         log_ratio = inputs.segments.spread(inputs.segments.sum(inputs.log_ratio))
@@ -110,10 +98,6 @@ class LeastPrefix:
     def __post_init__(self) -> None:
         check_number(self, "cap", lambda value: value >= 1, "a finite number of 1 or more")
         check_number(self, "floor", lambda value: 0 <= value <= 1, "a number from 0 to 1")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ()
 
     def __call__(self, inputs: TokenInputs) -> Tensor:
         least = before(inputs.log_ratio, inputs.segments, torch.minimum, math.inf)
@@ -144,10 +128,6 @@ class GaussianDecay:
         check_number(self, "sigma", lambda value: 0 < value <= 10, "a number above 0 and at most 10")
         for name in ("alpha", "beta_pos", "beta_neg"):
             check_number(self, name, lambda value: value >= 0, "a finite number of 0 or more")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ()
 
     def __call__(self, inputs: TokenInputs) -> Tensor:
         advantage, log_ratio = inputs.advantages, inputs.log_ratio

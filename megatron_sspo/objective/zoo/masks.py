@@ -1,7 +1,7 @@
 """Factors of 0 and 1: tokens without a gradient because the policy has moved too far there."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,14 @@ from megatron_sspo.objective.zoo.prefix import before
 
 Anchor = Literal["old", "rollout"]
 Divergence = Literal["tv", "kl"]
+
+
+class _Anchored:
+    anchor: Anchor
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("rollout_log_probs",) if self.anchor == "rollout" else ()
 
 
 @dataclass(frozen=True)
@@ -28,14 +36,11 @@ class EntropyBand:
 
     low: float = 0.05
     high: float = 0.05
+    needs: ClassVar = ("entropy", "old_entropy")
 
     def __post_init__(self) -> None:
         check_number(self, "low", lambda value: 0 <= value <= 1, "a number from 0 to 1")
         check_number(self, "high", lambda value: value >= 0, "a finite number of 0 or more")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("entropy", "old_entropy")
 
     def __call__(self, inputs: TokenInputs) -> Tensor:
         entropy, old = inputs.others["entropy"], inputs.others["old_entropy"]
@@ -44,7 +49,7 @@ class EntropyBand:
 
 
 @dataclass(frozen=True)
-class TrustRegion:
+class TrustRegion(_Anchored):
     """m_t = 0 where π_θ has moved from π in the direction of Â by more than a divergence δ, 1 elsewhere: DPPO.
 
     With p = π_θ(y_t) and q = π(y_t), the divergence is the total variation |p − q| or the KL of two events, this token
@@ -64,10 +69,6 @@ class TrustRegion:
         check_name(self, "divergence", get_args(Divergence))
         check_name(self, "anchor", get_args(Anchor))
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("rollout_log_probs",) if self.anchor == "rollout" else ()
-
     def __call__(self, inputs: TokenInputs) -> Tensor:
         log_p, log_q = inputs.log_probs, inputs.anchor(self.anchor)
         distance = (log_p.exp() - log_q.exp()).abs() if self.divergence == "tv" else binary_kl(log_q, log_p)
@@ -78,7 +79,7 @@ class TrustRegion:
 
 
 @dataclass(frozen=True)
-class PrefixBudget:
+class PrefixBudget(_Anchored):
     """m_t = 0 where ρ has moved in the direction of Â and w_t D_t > min(δ, δ + δ_b W_t − S_t), 1 elsewhere: CPPO.
 
     D_t = |π_θ(y_t) − π(y_t)|, w_t = 1 − (1 − w_min) (t − 1)/(|y_i| − 1), and W_t and S_t are the sums of w_s and of
@@ -101,10 +102,6 @@ class PrefixBudget:
         check_number(self, "min_weight", lambda value: 0 < value <= 1, "a number above 0 and at most 1")
         check_name(self, "anchor", get_args(Anchor))
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("rollout_log_probs",) if self.anchor == "rollout" else ()
-
     def __call__(self, inputs: TokenInputs) -> Tensor:
         segments, anchor = inputs.segments, inputs.anchor(self.anchor)
         distance = (inputs.log_probs.exp() - anchor.exp()).abs().double()  # D_t
@@ -119,7 +116,7 @@ class PrefixBudget:
 
 
 @dataclass(frozen=True)
-class OffPolicySequences:
+class OffPolicySequences(_Anchored):
     """m_t = 0 where Â < 0 and (1/|y_i|) Σ_t (log π − log π_θ) > δ, 1 elsewhere: off-policy sequence masking.
 
     Of DeepSeek-V3.2 (arXiv 2512.02556), whose π is the engine's policy; δ is not printed there. TRL's example is 0.5.
@@ -134,10 +131,6 @@ class OffPolicySequences:
     def __post_init__(self) -> None:
         check_number(self, "delta", lambda value: value >= 0, "a finite number of 0 or more")
         check_name(self, "anchor", get_args(Anchor))
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("rollout_log_probs",) if self.anchor == "rollout" else ()
 
     def __call__(self, inputs: TokenInputs) -> Tensor:
         segments = inputs.segments

@@ -35,10 +35,8 @@ def dual_clip(eps_low: float = 0.2, eps_high: float = 0.2, cap: float = 3.0) -> 
 def gmpo_wide(bound: float = 0.4) -> SequenceObjective:
     """GMPO with ratios clipped at e^{±bound}, as in its own paper (arXiv 2507.20673) and in TRL.
 
-    `gmpo()` clips at 1 ± 0.2, as in the comparison of arXiv 2602.19327.
-
-    Raises:
-        ValueError: the bound is not a number from 0 to 30.
+    `gmpo()` clips at 1 ± 0.2, as in the comparison of arXiv 2602.19327. Raises ValueError if the bound is not a number
+    from 0 to 30.
     """
     if not (isinstance(bound, (int, float)) and 0 <= bound <= 30):
         raise ValueError(f"the bound of gmpo_wide is {describe_value(bound)}, and must be a number from 0 to 30")

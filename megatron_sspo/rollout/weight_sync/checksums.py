@@ -15,10 +15,18 @@ from megatron_sspo.weights.fp8 import SCALE_SUFFIX, dequantize
 
 # SGLang fuses some tensors of a checkpoint into one, in this order, and shards each of them over tensor-parallel ranks
 # along a dimension: (name in the checkpoint, name in SGLang, place in the fused tensor, dimension)
-_RULES: tuple[tuple[str, str, int, int | None], ...] = (
+_Rules = tuple[tuple[str, str, int, int | None], ...]
+_ATTENTION: _Rules = (
     (r"\.q_proj\.", ".qkv_proj.", 0, 0),
     (r"\.k_proj\.", ".qkv_proj.", 1, 0),
     (r"\.v_proj\.", ".qkv_proj.", 2, 0),
+)
+_LATENT_ATTENTION: _Rules = (
+    (r"\.(q|q_b|kv_b)_proj\.", r".\1_proj.", 0, 0),
+    (r"\.q_a_proj\.", ".fused_qkv_a_proj_with_mqa.", 0, None),
+    (r"\.kv_a_proj_with_mqa\.", ".fused_qkv_a_proj_with_mqa.", 1, None),
+)
+_RULES: _Rules = (
     (r"\.experts\.(\d+)\.(?:gate_proj|w1)\.weight$", ".experts.w13_weight", 0, 0),
     (r"\.experts\.(\d+)\.(?:up_proj|w3)\.weight$", ".experts.w13_weight", 1, 0),
     (r"\.experts\.(\d+)\.(?:down_proj|w2)\.weight$", ".experts.w2_weight", 0, 1),
@@ -27,7 +35,12 @@ _RULES: tuple[tuple[str, str, int, int | None], ...] = (
     (r"\.(o_proj|down_proj)\.weight$", r".\1.weight", 0, 1),
     (r"^(model\.embed_tokens|lm_head)\.weight$", r"\1.weight", 0, 0),
 )
-_NUM_PARTS = {".qkv_proj.": 3, ".gate_up_proj.": 2, ".experts.w13_weight": 2}
+_NUM_PARTS = {
+    ".qkv_proj.": 3,
+    ".gate_up_proj.": 2,
+    ".experts.w13_weight": 2,
+    ".fused_qkv_a_proj_with_mqa.": 2,
+}
 # SGLang pads with zeros to these multiples: the rows of embeddings; on a CPU also the width of an MLP per rank
 _VOCABULARY_MULTIPLE, _CPU_MLP_MULTIPLE = 64, 32
 _SHOWN = 3  # names in a message
@@ -59,6 +72,10 @@ class Checksums:
         names = family.expert_names
         # SGLang keeps a router that has a bias in float32, and so the bias
         self._in_float32 = (f".{names.router}.weight", f".{names.bias}") if names and names.bias else ()
+        attention = _ATTENTION
+        if fields.get("multi_latent_attention"):  # queries without a latent leave the other one alone
+            attention = _LATENT_ATTENTION if fields["q_lora_rank"] else _LATENT_ATTENTION[:1]
+        self._rules = attention + _RULES
         self._num_experts: int = fields.get("num_moe_experts", 0)
         self._num_key_value_heads: int = fields["num_query_groups"]
         self._tp_size, self._dtype = tp_size, dtype
@@ -116,7 +133,7 @@ class Checksums:
 
     def _add(self, name: str, tensor: Tensor) -> None:
         fused, place, dimension = name, 0, None
-        for pattern, replacement, order, shard_dim in _RULES:
+        for pattern, replacement, order, shard_dim in self._rules:
             if match := re.search(pattern, name):
                 fused, place, dimension = re.sub(pattern, replacement, name), order, shard_dim
                 if "experts" in pattern:

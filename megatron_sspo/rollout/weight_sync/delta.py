@@ -15,6 +15,7 @@ from megatron_sspo.rollout.servers.loaders.megatron_sspo_delta import BITS, NAME
 from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, at_rank_0
 from megatron_sspo.rollout.weight_sync.tensor import post_in_turn
 from megatron_sspo.weights.gather import Entry
+from megatron_sspo.weights.pieces import SENT_TOGETHER, is_sent_with_next
 
 _GAPS = (torch.uint8, torch.uint16, torch.int32, torch.int64)
 
@@ -110,6 +111,8 @@ def changes_of(tensors: Iterable[NamedTensor], last: dict[str, Tensor]) -> Itera
         dtype = BITS[tensor.element_size()]
         new, old = tensor.detach().flatten().view(dtype), last[name].view(-1).view(dtype)
         places = (new != old.to(new.device)).nonzero().flatten()
+        if not len(places) and any(part in name for part in SENT_TOGETHER):
+            places = places.new_zeros(1)  # an element that has not changed, because another of them may have
         if len(places):
             bits = new[places].cpu()
             old[places.cpu()] = bits
@@ -146,7 +149,7 @@ def _buckets(changes: Iterable[Change], num_bytes: int) -> Iterator[list[Change]
     for change in changes:
         bucket.append(change)
         filled += change.gaps.nbytes + change.bits.nbytes
-        if filled >= num_bytes:
+        if filled >= num_bytes and not is_sent_with_next(change.of.name, change.of.dtype):
             yield bucket
             bucket, filled = [], 0
     if bucket:

@@ -9,6 +9,7 @@ import torch
 
 from megatron_sspo.rollout.servers.client import Client, ServerError
 from megatron_sspo.weights.gather import GatherPlan, NamedTensor
+from megatron_sspo.weights.pieces import is_sent_with_next
 
 Observe = Callable[[Iterable[NamedTensor]], Iterable[NamedTensor]]
 """A function that yields a stream unchanged and reads it on the way, for example to compute checksums."""
@@ -201,14 +202,17 @@ async def _answer(request: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any
 def buckets(
     tensors: Iterable[NamedTensor], num_bytes: int, *, device: torch.device | str = "cpu"
 ) -> Iterator[list[NamedTensor]]:
-    """Yields the stream as lists of at least `num_bytes`, except for the last. The tensors are copies on `device`."""
+    """Yields the stream as lists of at least `num_bytes`, except for the last. The tensors are copies on `device`.
+
+    Tensors of one request (`is_sent_with_next`) are in one list.
+    """
     bucket: list[NamedTensor] = []
     filled = 0
     for name, tensor in tensors:
         moved = tensor.detach().to(device)
         bucket.append((name, moved.clone() if moved.data_ptr() == tensor.data_ptr() else moved))
         filled += tensor.nbytes
-        if filled >= num_bytes:
+        if filled >= num_bytes and not is_sent_with_next(name, tensor.dtype):
             yield bucket
             bucket, filled = [], 0
     if bucket:

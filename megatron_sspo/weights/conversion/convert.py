@@ -124,11 +124,7 @@ class _Reader:
             self.dtypes.update(own)
 
     def read(self, name: str, dim: int, start: int, stop: int) -> Tensor:
-        """Returns a slice of a tensor.
-
-        Raises:
-            UserError: a finite value would become infinite.
-        """
+        """Returns a slice of a tensor. Raises UserError if a finite value would become infinite."""
         found = self.folder.read(name, dim, start, stop)
         rows = found.to(self.dtypes[name])
         self.advance(rows.nbytes)

@@ -26,12 +26,9 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], object]]:
 
 
 def check_content(folder: ModelFolder) -> None:
-    """Compares the files of tensors with the checksums of the run's checkpoint that they are in, if they are.
+    """Compares the tensors' files, as a whole, with the checksums of the run's checkpoint, if they are in one.
 
-    The files are read as a whole.
-
-    Raises:
-        UserError: the content of a file is not what was written.
+    Raises UserError if the content of a file is not what was written.
     """
     if folder.run_manifest is None:
         return

@@ -31,12 +31,8 @@ def verify(first: str | Path, second: str | Path, *, config_folder: Path | None 
     """Compares names, shapes, dtypes and every bit of the tensors, under their Hugging Face names.
 
     If only one folder has the output layer of a model with tied embeddings, that is compared with the embedding.
-
-    Args:
-        config_folder: the Hugging Face folder with config.json, for a Megatron checkpoint without it.
-
-    Raises:
-        UserError: one of the two cannot be read, or both have the config.json for which `config_folder` is.
+    `config_folder` has the config.json of a Megatron checkpoint without it. Raises UserError if one of the two cannot
+    be read, or both have the config.json for which `config_folder` is.
     """
     with os_errors_as_user_errors(), open_folder(first, config_folder) as a, open_folder(second, config_folder) as b:
         check_config_folder(config_folder, a, b)

@@ -10,7 +10,7 @@ import torch
 
 from megatron_sspo.weights import decoder
 from megatron_sspo.weights.family import EXPERTS, Config, ExpertNames, Family, number, require, size
-from megatron_sspo.weights.table import EvenSplit, FusedExpert, ParameterMap, replicated
+from megatron_sspo.weights.table import FusedExpert, ParameterMap, column_parallel, replicated
 
 _ATTENTION = decoder.Attention(qkv_bias=True, default_groups=8, default_head_dim=64)
 _WIDTH = ExpertNames(router="", gate="", up="", down="", width="intermediate_size")
@@ -82,13 +82,8 @@ def rows(config: Config, padded_vocab_size: int) -> list[ParameterMap]:
                 for e in range(num_experts)
             ]
 
-        sinks = ParameterMap(
-            name=f"{megatron}.self_attention.core_attention.softmax_offset",
-            hf=(f"{hf}.self_attn.sinks",),
-            hf_shapes=((heads,),),
-            sharding=EvenSplit("num_attention_heads"),
-            group="tensor",
-        )
+        name = f"{megatron}.self_attention.core_attention.softmax_offset"
+        sinks = column_parallel(name, f"{hf}.self_attn.sinks", (heads,), "num_attention_heads")
         return [
             *decoder.attention_rows(config, layer, _ATTENTION),
             sinks,

@@ -19,12 +19,8 @@ from megatron_sspo.weights.table import ParameterMap
 def base_of_adapters(path: Path, given: Path | None) -> Path | None:
     """Returns the folder of the base; None if the checkpoint is not of adapters.
 
-    Args:
-        path: the folder `trainer` of a run's checkpoint, or another checkpoint.
-        given: the base, if the run's has been moved.
-
-    Raises:
-        UserError: there is no such folder.
+    `path` is the folder `trainer` of a run's checkpoint, or another checkpoint, and `given` the base, if the run's has
+    been moved. Raises UserError if there is no such folder.
     """
     checkpoint = path.absolute().parent
     if not (checkpoint / NAME).exists() or not (run := read_manifest(checkpoint).run).get("lora"):
@@ -39,12 +35,8 @@ def base_of_adapters(path: Path, given: Path | None) -> Path | None:
 class AdaptedFolder(ModelFolder):
     """The base with (α/r) · B A added to its weights, in the dtype of the factors.
 
-    Args:
-        path: the folder `trainer` of the checkpoint of a run of adapters.
-        base: the model that the run began with.
-
-    Raises:
-        UserError: the base has other weights, or the checkpoint is damaged or has not exactly the run's factors.
+    `path` is the folder `trainer` of the checkpoint of a run of adapters, and `base` the model that the run began with.
+    Raises UserError if the base has other weights, or the checkpoint is damaged or has not exactly the run's factors.
     """
 
     def __init__(self, path: Path, base: ModelFolder) -> None:

@@ -21,11 +21,7 @@ class Location:
 
 
 class CheckpointKeys:
-    """The locations that Megatron's layer specs give each row of a table. The first one of a row is written.
-
-    Args:
-        names: the names of all rows of the table.
-    """
+    """The locations that Megatron's layer specs give each row of a table. The first one of a row is written."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = dict.fromkeys(names)
@@ -82,7 +78,8 @@ class CheckpointKeys:
         """
         leading = self.leading_sizes()
         found = (at for name in self._names for at in self.locations(name))
-        locations = {(at.key, at.index) for at in found if not self._are_alike or _is_stacked(at)}
+        alone = r"decoder\.layers\.\d"  # what a key of one layer begins with
+        locations = {(at.key, at.index) for at in found if not (self._are_alike and re.match(alone, at.key))}
         projections = r"self_attention\.linear_(qkv|kv_up_proj)\.weight$"
         for key, index in [pair for pair in locations if re.search(projections, pair[0])]:
             attention = re.sub(projections, "self_attention.core_attention.weight", key)
@@ -95,7 +92,3 @@ class CheckpointKeys:
                 number, count = (".".join(map(str, values)) for values in (index or (0,), leading[key] or (1,)))
                 keys.append(f"{module}._extra_state/shard_{number}_{count}")
         return keys
-
-
-def _is_stacked(location: Location) -> bool:
-    return re.match(r"decoder\.layers\.\d", location.key) is None

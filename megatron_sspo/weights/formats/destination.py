@@ -16,10 +16,8 @@ from megatron_sspo.files.writing import flush_to_disk
 def new_folder(path: Path) -> Iterator[Path]:
     """Yields an empty folder beside `path`, which gets that name when it is on disk; after an error it is removed.
 
-    What killed processes have left that wrote to this path is removed before; one process at a time writes there.
-
-    Args:
-        path: the destination, an absolute path without links.
+    What killed processes have left that wrote to this path is removed before; one process at a time writes there. The
+    path is absolute and without links.
 
     Raises:
         UserError: the destination exists and is not an empty folder.

@@ -15,25 +15,23 @@ from torch import Tensor
 from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import safetensors_errors_as_user_errors
+from megatron_sspo.weights import mxfp4
 from megatron_sspo.weights.family import language_model
 from megatron_sspo.weights.formats.companions import MTP, copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.destination import new_folder
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.safetensors_file import Files, StoredTensor, read_header
+from megatron_sspo.weights.fp8 import BLOCK, SCALE_SUFFIX, dequantize, is_known
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
 
 class HFFolder(ModelFolder):
-    """A folder with config.json and safetensors files; of a model of images and text, its language model.
+    """A folder with config.json and safetensors files (`files`); of a model of images and text, its language model.
 
-    Attributes:
-        files: the names of the files that hold the tensors.
-
-    Raises:
-        UserError: config.json or the weights are missing, or cannot be read.
+    Raises UserError if config.json or the weights are missing, or cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -49,14 +47,13 @@ class HFFolder(ModelFolder):
                 "(torch_dist) or of a run's checkpoint"
             )
         self.config: dict[str, Any] = read_json(self.path / "config.json")
-        self._is_quantized = self._is_in_known_form()
+        self._is_quantized = is_known(self.config.get("quantization_config"))
         if self._is_quantized:  # the folder is read as one in bfloat16
             del self.config["quantization_config"]
         if isinstance(self.config.get("text_config"), dict) and "vision_config" in self.config:
             self.config = language_model(self.config)
         self.files = self._list_files()
         self._reader = Files()
-
         self._blocks: dict[str, tuple[StoredTensor, StoredTensor]] = {}  # of tensors in MXFP4: blocks and scales
 
     _scales: Mapping[str, StoredTensor] = {}
@@ -82,9 +79,6 @@ class HFFolder(ModelFolder):
         found, num_tensors = {n: t for n, t in found.items() if not n.startswith(of_mtp)}, len(found)
         self.num_mtp_tensors = num_tensors - len(found)
         if self._is_quantized:
-            from megatron_sspo.weights import mxfp4
-            from megatron_sspo.weights.fp8 import SCALE_SUFFIX
-
             for name in [n.removesuffix(mxfp4.BLOCKS) for n in found if n.endswith(mxfp4.BLOCKS)]:
                 blocks, scales = found.pop(name + mxfp4.BLOCKS), found.pop(name + mxfp4.SCALES)
                 self._blocks[name] = blocks, scales
@@ -116,26 +110,15 @@ class HFFolder(ModelFolder):
     def read_rows(self, name: str, start: int, stop: int) -> Tensor:
         stored = self.stored[name]
         if (parts := self._blocks.get(name)) is not None:
-            from megatron_sspo.weights import mxfp4
-
             return mxfp4.dequantize(*(self._reader.read(part, start, stop) for part in parts))
         rows = self._reader.read(stored, start, stop)
         if (scale := self._scales.get(name)) is None:
             return rows
-        from megatron_sspo.weights.fp8 import BLOCK, dequantize
-
         scales = self._reader.read(scale, start // BLOCK, -(-stop // BLOCK))
         return dequantize(rows, scales, torch.bfloat16, first=start)
 
     def close(self) -> None:
         self._reader.close()
-
-    def _is_in_known_form(self) -> bool:
-        if self.config.get("quantization_config") is None:
-            return False
-        from megatron_sspo.weights.fp8 import is_known
-
-        return is_known(self.config["quantization_config"])
 
     def _list_files(self) -> list[str]:
         """Returns the names of the files with tensors; like Transformers it prefers one file to the files of an index.
@@ -143,17 +126,13 @@ class HFFolder(ModelFolder):
         Files of other names belong to other programs.
         """
         if (self.path / _SINGLE).exists():
-            found = {_SINGLE}
-        elif (self.path / _INDEX).exists():
-            found = set(read_json(self.path / _INDEX).get("weight_map", {}).values())
-        else:
-            raise UserError(
-                f"{self.path} holds no safetensors: neither {_SINGLE} nor {_INDEX}; get the missing files, or load the "
-                "model with Transformers and save it with save_pretrained"
-            )
-        if left := sorted({file.name for file in self.path.glob("model-[0-9]*-of-[0-9]*.safetensors")} - found):
-            raise UserError(f"{self.path / left[0]} is not part of the model; remove it, or get the folder again")
-        return sorted(found)
+            return [_SINGLE]
+        if (self.path / _INDEX).exists():
+            return sorted(set(read_json(self.path / _INDEX).get("weight_map", {}).values()))
+        raise UserError(
+            f"{self.path} holds no safetensors: neither {_SINGLE} nor {_INDEX}; get the missing files, or load the "
+            "model with Transformers and save it with save_pretrained"
+        )
 
 
 def hub_snapshot(path: Path) -> Path | None:
@@ -222,11 +201,7 @@ def file_names(count: int) -> list[str]:
 
 
 def write_index(folder: Path, files: list[list[str]], num_bytes: int) -> None:
-    """Writes the index of several files: tensor name -> file, and the bytes of all tensors.
-
-    Args:
-        files: the names of the tensors in each file.
-    """
+    """Writes the index of several files, each a list of names: tensor name -> file, and the bytes of all tensors."""
     if len(files) > 1:
         placed = {name: file for file, names in zip(file_names(len(files)), files, strict=True) for name in names}
         text = json.dumps({"metadata": {"total_size": num_bytes}, "weight_map": placed}, indent=2) + "\n"

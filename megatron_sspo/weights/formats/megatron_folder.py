@@ -21,7 +21,7 @@ from megatron_sspo.weights.formats.torch_dist import GlobalTensor, Piece, read_i
 from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatches
 
 # The keys of a checkpoint that are not of the model. The optimizer keys are Megatron-Core's.
-_NON_MODEL_KEY = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state")
+_NON_MODEL_KEY = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state|reference\.")
 # A vocabulary is padded to a multiple of the tensor-parallel size, of 128 times that size, or of a power of two.
 _PADDED_TO = {size * by for size in range(1, 65) for by in (1, 128)}
 _TRAINER = "trainer"  # the folder of the tensors in a run's checkpoint
@@ -38,7 +38,7 @@ class _Records(threading.local):
 class MegatronFolder(ModelFolder):
     """A checkpoint of any layout, written by the converter, the trainer, Megatron-LM or torch.
 
-    Its optimizer state and random states are ignored.
+    Its optimizer state, random states and reference policy are ignored.
 
     Args:
         path: the folder with `.metadata`.

@@ -28,12 +28,7 @@ def row_ranges(shape: Sequence[int], dtype: torch.dtype) -> Iterator[tuple[int, 
 
 
 class ModelFolder:
-    """A model folder on disk, of any format: tensors under Hugging Face names, which are read by slices.
-
-    Attributes:
-        path: the folder.
-        config: the content of config.json.
-    """
+    """A model folder on disk, of any format: tensors under Hugging Face names, which are read by slices."""
 
     path: Path
     config: dict[str, Any]
@@ -57,19 +52,12 @@ class ModelFolder:
     def read_rows(self, name: str, start: int, stop: int) -> Tensor:
         """Returns rows [start, stop) of a tensor, contiguous; of one without dimensions all of it.
 
-        Threads may call this at once.
-
-        Raises:
-            UserError: a file cannot be read, or is damaged.
+        Threads may call this at once. Raises UserError if a file cannot be read, or is damaged.
         """
         raise NotImplementedError
 
     def rows(self) -> list[ParameterMap]:
-        """Returns the weight table of the model, with the vocabulary as config.json has it.
-
-        Raises:
-            UserError: see `load_family`.
-        """
+        """Returns the weight table, with the vocabulary as config.json has it. Raises UserError: see `load_family`."""
         return load_family(self.config, self.config_folder).rows(self.config, size(self.config, "vocab_size"))
 
     def describe_left_out(self) -> str:
@@ -85,8 +73,7 @@ class ModelFolder:
     def check(self, rows: Sequence[ParameterMap]) -> None:
         """Checks that the folder holds exactly the tensors of a weight table, with values that can be trained.
 
-        Raises:
-            UserError: names or shapes differ, a tensor is quantized, or a tied copy has other values.
+        Raises UserError if names or shapes differ, a tensor is quantized, or a tied copy has other values.
         """
         modules = {name.rpartition(".")[0] for row in rows for name in row.hf}
         for name, dtype in self.dtypes().items():  # coverage would not say what is wrong

@@ -60,9 +60,7 @@ def check_config_folder(config_folder: Path | None, *folders: ModelFolder) -> No
 
 def read_config_of(path: Path) -> dict[str, Any]:
     """Returns the content of the config.json of a model's folder. Raises UserError if there is none."""
-    if file := config_file(path):
-        return read_json(file)
-    raise UserError(f"{path} has no config.json: name a Hugging Face folder")
+    return read_json(config_file(path) or path / "config.json")
 
 
 def config_file(path: Path) -> Path | None:

@@ -15,10 +15,7 @@ def write_random_weights(model_path: Path, destination: Path, seed: int) -> None
     """Writes the model of `model_path/config.json` with Transformers' own random initialization.
 
     The policy then loads it like any other model, so that the first weights do not depend on the layout. An existing
-    `destination` is kept, because it was written with the same seed.
-
-    Raises:
-        UserError: the weights cannot be written.
+    `destination` is kept, because it was written with the same seed. Raises UserError if nothing can be written.
     """
     if destination.exists():
         return

@@ -51,11 +51,7 @@ class Files:
         self._last = _LastFile()
 
     def read(self, tensor: "StoredTensor", start: int, stop: int) -> Tensor:
-        """Returns rows [start, stop) of a tensor.
-
-        Raises:
-            UserError: the file cannot be read, or ends too early.
-        """
+        """Returns rows [start, stop) of a tensor. Raises UserError if the file cannot be read, or ends too early."""
         rows = torch.empty((stop - start, *tensor.shape[1:]) if tensor.shape else (), dtype=tensor.dtype)
         try:
             if self._last.path != tensor.file:
@@ -112,8 +108,7 @@ def bytes_of(rows: Tensor) -> memoryview:
 def read_header(path: Path) -> list[StoredTensor]:
     """Returns the tensors of a file.
 
-    Raises:
-        UserError: the file cannot be read, is truncated, or has a dtype that is not supported.
+    Raises UserError if the file cannot be read, is truncated, or has a dtype that is not supported.
     """
     try:
         with path.open("rb") as file:

@@ -54,8 +54,7 @@ class Piece:
     def read(self, dtype: torch.dtype) -> Tensor:
         """Returns the block, after a comparison with the CRC-32 beside it, which torch does not make.
 
-        Raises:
-            UserError: the record is damaged, or is not that of such a tensor.
+        Raises UserError if the record is damaged, or is not that of such a tensor.
         """
         what = f"{self.key} {list(self.offsets)}"
         try:
@@ -94,11 +93,8 @@ def is_torch_dist(path: Path) -> bool:
 def read_index(path: Path) -> dict[str, GlobalTensor]:
     """Returns key -> tensor, for all tensors of the checkpoint.
 
-    Raises:
-        UserError: it is not such a checkpoint, its index is damaged, or a file lacks what the index places there.
+    Raises UserError if its index is missing or damaged, or a file lacks what the index places there.
     """
-    if not (path / _INDEX).exists():
-        raise UserError(f"{path} has no {_INDEX}: it is not a torch_dist checkpoint, or was not finished")
     try:
         metadata = FileSystemReader(path).read_metadata()
         places: Mapping[MetadataIndex, Any] = metadata.storage_data

@@ -93,11 +93,7 @@ class Agents:
         return {name: total / episodes for name, total in counts.items()} if episodes else {}
 
     def close(self) -> None:
-        """Cancels the episodes, closes the agent and ends the thread. A second call does nothing.
-
-        Raises:
-            AgentError: the agent's `close` raised.
-        """
+        """Cancels the episodes, closes the agent and ends the thread, once. Raises AgentError if its `close` raised."""
         if self._loop.is_closed():
             return
         closed = None

@@ -28,12 +28,7 @@ class EpisodeResult:
 
 
 class Episodes:
-    """The episodes of an agent, and the endpoint that answers them. One event loop makes all calls.
-
-    Args:
-        agents: the agent.
-        limits: the limits of an episode.
-    """
+    """The episodes of an agent, within limits, and the endpoint that answers them. One event loop makes all calls."""
 
     def __init__(self, agents: Agents, limits: Limits) -> None:
         self._agents, self._limits = agents, limits
@@ -120,9 +115,8 @@ class Episodes:
     def _error(self, agent: "asyncio.Future[Any]", session: Session) -> BaseException | None:
         """Returns the exception of an agent that has ended; None if it raised none.
 
-        Raises:
-            AgentError: the agent raised before the policy had answered or refused a request, so the policy is not to
-                blame.
+        Raises AgentError if it raised before the policy had answered or refused a request, so the policy is not to
+        blame.
         """
         error = asyncio.CancelledError("the agent was cancelled") if agent.cancelled() else agent.exception()
         if error is None or session.num_begun or session.num_refused:

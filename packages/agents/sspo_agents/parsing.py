@@ -20,13 +20,10 @@ def split_reasoning(text: str) -> tuple[str, str]:
 
 
 def find_calls(text: str, tools: Collection[str]) -> tuple[str, list[Call]]:
-    """Returns the content of a text, and its calls of tools.
+    """Returns the content of a text, and its calls of tools, whose names are given.
 
     `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` is a call; one that is malformed or names no tool stays
     in the content.
-
-    Args:
-        tools: the names of the tools that may be called.
     """
     calls: list[Call] = []
 

@@ -10,9 +10,8 @@ _DEEPEST = 64  # far from Python's limit of recursion, so that the values can be
 def parse_json(text: str) -> Any:
     """Returns the value of a text.
 
-    Raises:
-        ValueError: it is not JSON, or has what a client could not send again: a number that is not finite, values that
-            are nested too deeply, or half of a surrogate pair.
+    Raises ValueError if it is not JSON, or has what a client could not send again: a number that is not finite, values
+    that are nested too deeply, or half of a surrogate pair.
     """
     try:
         found = json.loads(text, parse_float=_finite, parse_constant=_finite)

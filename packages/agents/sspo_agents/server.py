@@ -36,11 +36,7 @@ class EndpointServer:
         self._port = 0
 
     async def listen(self) -> None:
-        """Begins to listen on a free port. A second call does nothing.
-
-        Raises:
-            AgentError: the address is not an address of this machine.
-        """
+        """Begins to listen on a free port, once. Raises AgentError if the address is not one of this machine."""
         if self._runner is not None:
             return
         app = web.Application(client_max_size=_MAX_BYTES, middlewares=[self._as_json])

@@ -15,13 +15,7 @@ from sspo_agents.tree import Tree, Turn
 
 
 class Session:
-    """The endpoint's side of one episode: answers its requests within its budgets, and records its turns.
-
-    Args:
-        sampler: samples the turns.
-        template: the model's chat template.
-        limits: the limits of an episode.
-    """
+    """The endpoint's side of one episode: answers its requests within its limits, and records its turns."""
 
     def __init__(self, sampler: Sampler, template: ChatTemplate, limits: Limits) -> None:
         self.key = secrets.token_urlsafe(32)
@@ -49,9 +43,7 @@ class Session:
     async def answer(self, request: ChatRequest) -> Completion:
         """Samples the next turn of a conversation and records it.
 
-        Raises:
-            Refusal: a budget is spent, the template rejects the conversation, or answers of the required form are
-                refused.
+        Raises Refusal if a budget is spent, the template rejects the conversation, or answers of this form are refused.
         """
         self._check_form(request)
         if self.num_turns + len(self._sampling) >= self._limits.max_turns:

@@ -37,9 +37,8 @@ class ChatTemplate:
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
         """Returns the tokens of a conversation, with the beginning of the next answer.
 
-        Raises:
-            Refusal: there are more tokens than a conversation may have, or the template rejects the conversation, or
-                begins it with another token than all other conversations.
+        Raises Refusal if there are more tokens than a conversation may have, or the template rejects the conversation,
+        or begins it with another token than all other conversations.
         """
         marks = _Marks(self._control)
         rows = [message.for_template() for message in messages]

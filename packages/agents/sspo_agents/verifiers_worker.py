@@ -18,11 +18,7 @@ _LONGEST_LINE = 1 << 26
 
 
 class Served:
-    """An environment whose servers run, for a bounded number of episodes.
-
-    Args:
-        config: the environment's configuration.
-    """
+    """An environment, by its configuration, whose servers run for a bounded number of episodes."""
 
     def __init__(self, config: Any) -> None:
         from verifiers.v1.utils.loaders import load_environment
@@ -66,12 +62,7 @@ class Served:
 
 
 class Worker:
-    """The episodes in progress.
-
-    Args:
-        config: the environment's configuration.
-        answers: the file to which answers are written.
-    """
+    """The episodes in progress of an environment, by its configuration; their answers are written to a file."""
 
     def __init__(self, config: Any, answers: TextIO) -> None:
         from verifiers.v1.utils.loaders import load_taskset

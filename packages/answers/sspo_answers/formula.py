@@ -41,10 +41,9 @@ class UnreadError(ValueError):
 
 
 def parse_formula(text: str) -> Tree:
-    """Returns the tree of a formula of numbers, variables, operations, roots, powers and functions.
+    r"""Returns the tree of a formula of numbers, variables, operations, roots, powers and functions.
 
-    Raises:
-        UnreadError: the text has anything else, such as a relation or a matrix, or is ambiguous (`1/2x`, `\\log x`).
+    Raises UnreadError if it has anything else, such as a relation or a matrix, or is ambiguous (`1/2x`, `\log x`).
     """
     if len(text) > _LONGEST:
         raise UnreadError(text)
@@ -135,8 +134,7 @@ class _Parser:
     def _read_factor(self, within_product: bool = False) -> Tree:
         """Returns a base with its factorials and power.
 
-        Args:
-            within_product: whether a factor without a sign in between stands before this one; a number cannot follow.
+        `within_product` says whether a factor without a sign in between stands before this one; a number cannot follow.
         """
         token = self.next
         if token is None or (within_product and token[0] in "0123456789."):

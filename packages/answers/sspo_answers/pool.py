@@ -61,9 +61,8 @@ class DeadlinePool(contextlib.AbstractContextManager, Generic[Item, Result]):
     def map(self, items: Iterable[Item]) -> list[Result]:
         """Returns the results in the items' order. It may be called from several threads at once.
 
-        Raises:
-            RuntimeError: `function` or `prepare` raised (the message has the worker's traceback), or the pool is
-                closed, before or during the call.
+        Raises RuntimeError if `function` or `prepare` raised (the message has the worker's traceback), or the pool is
+        closed, before or during the call.
         """
         if self._closed.is_set():
             raise RuntimeError("the pool is closed")
@@ -179,8 +178,7 @@ _WORKER_PROGRAM = "from sspo_answers.pool import _worker_main; _worker_main()"
 def _worker_main() -> None:
     """Runs a worker process: reads a job, then items, and replies to each until the parent closes the pipe."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    if sys.platform == "linux":  # only the parent enforces deadlines
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # only the parent enforces deadlines
     if os.getppid() != parent:
         os._exit(1)
     for number in (signal.SIGTERM, signal.SIGUSR1):  # Slurm sends them to all processes; the parent decides what to do

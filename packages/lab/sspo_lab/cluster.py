@@ -19,8 +19,7 @@ _ARRAY = "array"  # folder in the sweep's folder: the name and arguments of each
 def without_queued(folder: Path, sweep: Sweep, cells: Sequence[Cell]) -> list[Cell]:
     """Returns the runs that are not in Slurm's queue, waiting or running; says so if there are others.
 
-    Raises:
-        LabError: this machine has no Slurm, or it does not answer.
+    Raises LabError if this machine has no Slurm, or it does not answer.
     """
     if shutil.which("sbatch") is None:
         raise LabError("there is no sbatch on this machine: start from a login node of the cluster")

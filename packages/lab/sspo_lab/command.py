@@ -65,8 +65,7 @@ def add_arguments(command: argparse.ArgumentParser, as_path: Callable[[str], Pat
 def sweep(options: argparse.Namespace, trainer: Trainer) -> int:
     """Runs or submits a sweep; returns exit code 0 if every run is finished or has been submitted to Slurm.
 
-    Raises:
-        LabError: a value is wrong, the folder holds another sweep, or another process runs this sweep.
+    Raises LabError if a value is wrong, the folder holds another sweep, or another process runs this sweep.
     """
     if min(options.at_once, options.seeds) < 1:
         raise LabError("--at-once and --seeds must be 1 or more")
@@ -131,8 +130,7 @@ def _absolute(recipe: str) -> str:
 def _start_from(folder: Path, seeds: int) -> list[str]:
     """Returns overrides for runs that start from another run's weights, and so need no warm start of their own.
 
-    Raises:
-        LabError: for a seed, the folder is neither that of a finished run nor a Hugging Face folder.
+    Raises LabError if, for a seed, the folder is neither that of a finished run nor a Hugging Face folder.
     """
     below = set()
     for seed in range(seeds):
@@ -151,10 +149,8 @@ def _start_from(folder: Path, seeds: int) -> list[str]:
 def _check(prepared: Prepared, trainer: Trainer, sbatch: Sequence[str] | None) -> None:
     """Checks data, model and machine before the first run starts, because the last one may start days later.
 
-    Each value of a varied field is checked with the first new run that has it.
-
-    Raises:
-        LabError: a run could not start; the message names it.
+    Each value of a varied field is checked with the first new run that has it. Raises LabError with the run that could
+    not start.
     """
     checked: set[tuple[str, str]] | None = None
     for cell in prepared.sweep.cells():

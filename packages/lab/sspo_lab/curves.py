@@ -78,9 +78,8 @@ def plot_run(folder: Path) -> Path:
 def plot_runs(folders: Sequence[Path], path: Path) -> None:
     """Draws several runs into the same plots, one colour each.
 
-    Raises:
-        LabError: a folder is not the folder of a run, its metrics cannot be read or have no rows, or `path` cannot be
-            written.
+    Raises LabError if a folder is not that of a run, its metrics cannot be read or have no rows, or `path` cannot be
+    written.
     """
     runs = [_read(folder) for folder in folders]  # before the output, which is by default in a run
     for folder, rows in zip(folders, runs, strict=True):

@@ -22,12 +22,7 @@ def greedy_pass(correct: Sequence[bool]) -> Estimate:
 
 
 def sampled_avg(num_correct: Sequence[int], num_samples: int) -> Estimate:
-    """Estimates avg@k: the mean over prompts of c/k, where c of k sampled answers are correct.
-
-    Args:
-        num_correct: c of each prompt.
-        num_samples: k.
-    """
+    """Estimates avg@k: the mean over prompts of c/k, where c of k sampled answers are correct."""
     return _estimate([count / num_samples for count in num_correct], answers=num_samples)
 
 

@@ -14,11 +14,7 @@ _LONGEST_LABEL = 28  # characters
 
 
 def plot_sweep(folder: Path, path: Path, *, measure: str = "", compare: str = "") -> None:
-    """Draws a sweep's finished runs; the arguments are those of `read_results`.
-
-    Raises:
-        LabError: `read_results` fails, or the picture cannot be written.
-    """
+    """Draws a sweep's finished runs; the arguments are those of `read_results`, and so are the errors."""
     results = read_results(folder, measure=measure, compare=compare)
     check_output(path)
     from matplotlib.figure import Figure

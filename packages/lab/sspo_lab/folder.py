@@ -38,11 +38,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """Reads the sweep of a folder.
-
-    Raises:
-        LabError: sweep.json cannot be read.
-    """
+    """Reads the sweep of a folder. Raises LabError if sweep.json cannot be read."""
     try:
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
         sweep = Sweep(
@@ -79,8 +75,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
 def load_existing_or_new(folder: Path, new: Sweep) -> Sweep:
     """Returns the folder's sweep, with the new recipe path and overrides, or the new sweep if the folder has none.
 
-    Raises:
-        LabError: the folder holds a sweep of another recipe, or is the folder of a run.
+    Raises LabError if the folder holds a sweep of another recipe, or is the folder of a run.
     """
     if (folder / "config.json").exists():
         raise LabError(f"{folder} is the folder of a run: choose another with --output")
@@ -110,8 +105,7 @@ def flat(config: Any, name: str = "") -> dict[str, Any]:
 def locked(folder: Path) -> Iterator[None]:
     """A context in which no other process can lock the folder, which is made if it is missing.
 
-    Raises:
-        LabError: another process has locked it.
+    Raises LabError if another process has locked it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".run.lock").open("a+") as file:

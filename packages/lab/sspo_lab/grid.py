@@ -75,8 +75,7 @@ class Sweep:
     def extended(self, vary: Mapping[str, Sequence[Value]], seeds: int) -> "Sweep":
         """Returns this sweep with further values and seeds; its present runs stay.
 
-        Raises:
-            LabError: the varied fields are others, or a label is used twice.
+        Raises LabError if the varied fields are others, or a label is used twice.
         """
         if self.order and list(vary) != list(self.vary):
             raise LabError(

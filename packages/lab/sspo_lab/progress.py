@@ -13,12 +13,7 @@ _LINE_SECONDS = 60.0
 
 
 class SweepProgress:
-    """The progress of a sweep, which it counts and shows.
-
-    Args:
-        folder: the sweep's folder.
-        updates: the number of updates of each run, by its name.
-    """
+    """The progress of a sweep in a folder, which it counts and shows, from the number of updates of each run."""
 
     def __init__(self, folder: Path, updates: Mapping[str, int]) -> None:
         self._folder, self._updates = folder, updates

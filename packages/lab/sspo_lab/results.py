@@ -91,8 +91,7 @@ def read_results(folder: Path, *, measure: str = "", compare: str = "") -> Resul
 def read_curve(folder: Path, measure: str) -> tuple[list[str], Curve]:
     """Returns the names of the measure's numbers, one for each set, and a run's curve of their mean.
 
-    Raises:
-        LabError: the run does not have the number, or a value is not finite.
+    Raises LabError if the run does not have the number, or a value is not finite.
     """
     known: list[str] = []
     for path in (folder / EVALUATIONS, folder / METRICS):
@@ -106,11 +105,7 @@ def read_curve(folder: Path, measure: str) -> tuple[list[str], Curve]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Returns the complete rows of a file of metrics; none if there is no file.
-
-    Raises:
-        LabError: a line is not a row.
-    """
+    """Returns the complete rows of a file of metrics, which need not exist. Raises LabError if a line is not a row."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     try:
         rows = [json.loads(line) for line in lines]

@@ -19,11 +19,7 @@ class Trainer(Protocol):
         ...
 
     def why_not(self, recipe: str, assignments: Sequence[str], sbatch: Sequence[str] | None) -> str:
-        """Returns why a run cannot start, or "".
-
-        Args:
-            sbatch: the options of sbatch for a run on the cluster; None: it runs on this machine.
-        """
+        """Returns why a run cannot start, or ""; `sbatch` has its options on the cluster; None: on this machine."""
         ...
 
     def submit(self, sweep: Path, sbatch: Sequence[str], *, dry_run: bool) -> int:

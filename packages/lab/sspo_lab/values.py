@@ -29,8 +29,7 @@ class Value:
 def read_vary(text: str) -> tuple[str, list[Value]]:
     """Returns the field and the values of `FIELD=[value, ...]` or `FIELD={label: value, ...}`.
 
-    Raises:
-        LabError: the text has another form, or the field is one that a sweep sets itself.
+    Raises LabError if the text has another form, or the field is one that a sweep sets itself.
     """
     field, _, values = (part.strip() for part in text.partition("="))
     if field in ("seed", "name", "output"):
@@ -56,8 +55,7 @@ def read_vary(text: str) -> tuple[str, list[Value]]:
 def merge_values(known: Sequence[Value], given: Iterable[Value], field: str) -> list[Value]:
     """Returns the known values and then the new ones, each with a label and a unique name.
 
-    Raises:
-        LabError: two values have the same label, or one has two labels.
+    Raises LabError if two values have the same label, or one has two labels.
     """
     values = list(known)
     for one in given:

@@ -9,7 +9,7 @@ import pytest
 from megatron_sspo.__main__ import main
 from packages.lab.tests.folders import make_run
 from sspo_lab.driver import share_of_machine
-from sspo_lab.folder import read_sweep, status
+from sspo_lab.folder import locked, read_sweep, status
 
 ROOT = Path(__file__).parents[3]
 RECIPE = str(ROOT / "examples" / "tiny_moe.py")
@@ -79,6 +79,12 @@ def test_a_second_command_adds_and_a_contradiction_is_refused(tmp_path, sweep, c
     assert error == f"the sweep in {folder} also has objective=ours, which run too\n"
     code, _, error = sweep(*few[2:])
     assert code == 2 and "in which num_updates was 1, and is 100 here" in error
+
+
+def test_a_second_driver_is_refused(tmp_path, capsys) -> None:
+    with locked(tmp_path / "sweep"):
+        assert main(["sweep", RECIPE, *VARY, f"--output={tmp_path / 'sweep'}"]) == 2
+    assert f"sweep is in use by a sweep, process {os.getpid()} on" in capsys.readouterr().err
 
 
 def test_runs_of_each_seed_start_from_a_folder_of_their_own(tmp_path, sweep) -> None:

@@ -1,6 +1,5 @@
 """The curves of runs."""
 
-import errno
 import json
 import os
 import re
@@ -95,20 +94,6 @@ def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
     }.items():
         assert reason in refusal(folder, tmp_path / output), output
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_disk_that_is_full_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = run(tmp_path / "a")
-    (folder / "curves.png").write_text("old")
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(LabError, match=r"cannot write .*/a/curves.png: No space left on device"):
-        plot_run(folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["curves.png", "evaluations.jsonl", "metrics.jsonl"]
-    assert (folder / "curves.png").read_text() == "old"
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])

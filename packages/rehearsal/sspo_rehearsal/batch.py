@@ -118,11 +118,7 @@ def received_shape(run: Run, work: Workload, hidden_size: int) -> tuple[int, int
 
 
 def make_batch(work: Workload, needs: Sequence[str] = ()) -> list[RolloutGroup]:
-    """Returns the sequences of the rehearsed microbatches.
-
-    Args:
-        needs: the inputs that the objective needs.
-    """
+    """Returns the sequences of the rehearsed microbatches, with the inputs that the objective needs."""
     tokens = np.arange(1, work.response_tokens + 1, dtype=np.int32)
     log_probs = np.full(work.response_tokens, -0.5, dtype=np.float32)
     prompt = Prompt(id="rehearsal", tokens=tuple(range(1, work.prompt_tokens + 1)), answer="")

@@ -27,12 +27,7 @@ from sspo_rehearsal.sizes import find_config, num_experts
 
 
 def rehearse(options: argparse.Namespace, run: Run) -> int:
-    """Rehearses a run, prints the report, and writes it as JSON.
-
-    Raises:
-        UserError: the layout or an option is wrong.
-        OSError: the JSON cannot be written.
-    """
+    """Rehearses a run, prints the report, writes it as JSON. Raises UserError if the layout or an option is wrong."""
     if (on := MACHINES.get(options.machine)) is None:
         raise UserError(f"--machine is {options.machine!r}: name one of {', '.join(MACHINES)}")
     config, source = find_config(run.model.path)

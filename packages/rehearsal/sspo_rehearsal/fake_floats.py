@@ -26,8 +26,7 @@ CPU = torch.device("cpu")
 class FakeFloats(Recorder):
     """Runs operators on shapes, and writes into the ledger what they would do.
 
-    Args:
-        received: the shape of the hidden states that a pipeline stage is told to expect by its neighbour.
+    `received` is the shape of the hidden states that a pipeline stage is told to expect by its neighbour.
     """
 
     def __init__(self, ledger: Ledger, num_experts: int, route: Route, *, received: tuple[int, ...]) -> None:
@@ -148,11 +147,7 @@ _SPECIAL = {
 
 
 def _run_collective(func: Any, args: Any, *, received: tuple[int, ...]) -> Any:
-    """Fills in the integers that a collective writes, and returns what its operator returns.
-
-    Args:
-        received: the shape of the hidden states that a pipeline stage is told to expect by its neighbour.
-    """
+    """Fills in the integers that a collective writes, and returns its result; `received`: see `FakeFloats`."""
     name = func._schema.name.split("::")[1]
     kind, group_at, _ = COLLECTIVES[name]
     group: Any = dist.ProcessGroup.unbox(args[group_at])

@@ -1,7 +1,7 @@
 """Machines for which a rehearsal predicts the time of an update: their peak rates, from the makers' data sheets."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TERA, GIGA = 1e12, 1e9
 
@@ -63,6 +63,17 @@ _INTEL = Host(
     source="DGX H100, H200 and B200 user guides: 2 TB in 32 modules; PCIe 5.0 x16 for each GPU",
 )
 
+_H100 = Machine(
+    gpus=8,
+    flops=989 * TERA,
+    memory=80 * GIGA,
+    memory_rate=3350 * GIGA,
+    within=450 * GIGA,
+    between=50 * GIGA,
+    host=_INTEL,
+    source="NVIDIA H100 SXM data sheet, without sparsity; DGX H100: NVLink 900 GB/s in both directions, one 400 Gb/s "
+    "port a GPU",
+)
 MACHINES: Mapping[str, Machine] = {
     "a100x8": Machine(
         gpus=8,
@@ -74,35 +85,19 @@ MACHINES: Mapping[str, Machine] = {
         host=_AMD,
         source="NVIDIA A100 80GB SXM data sheet; DGX A100: NVLink 600 GB/s in both directions, one 200 Gb/s port a GPU",
     ),
-    "h100x8": Machine(
-        gpus=8,
-        flops=989 * TERA,
-        memory=80 * GIGA,
-        memory_rate=3350 * GIGA,
-        within=450 * GIGA,
-        between=50 * GIGA,
-        host=_INTEL,
-        source="NVIDIA H100 SXM data sheet, without sparsity; DGX H100: NVLink 900 GB/s in both directions, one 400 "
-        "Gb/s port a GPU",
-    ),
-    "h200x8": Machine(
-        gpus=8,
-        flops=989 * TERA,
+    "h100x8": _H100,
+    "h200x8": replace(
+        _H100,
         memory=141 * GIGA,
         memory_rate=4800 * GIGA,
-        within=450 * GIGA,
-        between=50 * GIGA,
-        host=_INTEL,
         source="NVIDIA H200 SXM data sheet, without sparsity; links as in DGX H100",
     ),
-    "b200x8": Machine(
-        gpus=8,
+    "b200x8": replace(
+        _H100,
         flops=2250 * TERA,
         memory=180 * GIGA,
         memory_rate=7700 * GIGA,
         within=900 * GIGA,
-        between=50 * GIGA,
-        host=_INTEL,
         source="NVIDIA DGX B200 data sheet, an eighth of the system's rates, without sparsity; one 400 Gb/s port a GPU",
     ),
 }

@@ -79,8 +79,7 @@ def rehearse_policy(
 ) -> Account:
     """Builds the policy under a mode that keeps a ledger, and runs each part of a cycle once.
 
-    Args:
-        alone: whether there are no other processes.
+    `alone` says whether there are no other processes.
     """
     ledger, seconds, peaks = mode.ledger, {}, {}
     # the reference weights of a KL penalty are on the host, and so are routes until a microbatch is computed
@@ -161,7 +160,7 @@ def _rehearse_sync(run: Run, trained: Policy) -> Sent:
 
 def _written(trained: Policy) -> int:
     """Returns the bytes of model and optimizer that this rank writes into a checkpoint."""
-    state = sharded.state_to_save(trained.chunks, trained.optimizer, trained.scheduler)
+    state = sharded.state_to_save(*trained.saved_parts)
     # a factory becomes several tensors, which together have its data
     tensors = [value for value in nested_values(state) if isinstance(value, (ShardedTensor, ShardedTensorFactory))]
     own = [tensor.data for tensor in tensors if is_main_replica(tensor.replica_id) and tensor.data is not None]
@@ -196,8 +195,7 @@ def _without_collection() -> Iterator[None]:
 def _makers(ledger: Ledger, run: Run, config: Mapping[str, Any], *, alone: bool) -> Makers:
     """Returns makers whose allocations are booked under a category each, and whose weights have shapes only.
 
-    Args:
-        alone: whether there are no other processes from which a rank could learn what they hold.
+    `alone` says whether there are no other processes from which a rank could learn what they hold.
     """
 
     def counted(category: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -132,8 +132,7 @@ def _bytes(value: Any) -> int:
 def route_of(num_experts: int, *, expert_ranks: int = 1, skew: float = 1.0) -> Route:
     """Returns a route by which experts are chosen equally often, or those of the first expert rank more often.
 
-    Args:
-        skew: how much more often; the choice is then random, with a fixed seed.
+    They are then chosen `skew` times as often, at random, with a fixed seed.
     """
 
     def balanced(rows: int, chosen: int) -> torch.Tensor:

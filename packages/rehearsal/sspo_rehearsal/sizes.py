@@ -44,8 +44,7 @@ class SizesFolder(ModelFolder):
 def find_config(model_path: str) -> tuple[dict[str, Any], str]:
     """Returns the model's config.json and its origin in words: the model's folder, or the known sizes of a model.
 
-    Raises:
-        UserError: the folder does not exist, and its name is not that of a known model.
+    Raises UserError if the folder does not exist, and its name is not that of a known model.
     """
     folder = Path(model_path)
     if path := config_file(folder):

@@ -88,8 +88,7 @@ def open_sandbox(
 def check_options(*, url: str = "", limits: Mapping[str, Any] | None = None, **others: Any) -> Limits:
     """Checks the options of `open_sandbox` that can be checked without a sandbox, and returns the limits.
 
-    Raises:
-        SandboxError: a limit or the url is invalid, or a remote sandbox is given options of a local one.
+    Raises SandboxError if a limit or the url is invalid, or a remote sandbox is given options of a local one.
     """
     if url and (limits or any(others.values())):
         raise SandboxError(
@@ -104,8 +103,7 @@ def check_options(*, url: str = "", limits: Mapping[str, Any] | None = None, **o
 def probe(runner: Runner) -> None:
     """Attacks the sandbox for real: network, files, processes, memory, output, time, privileges, verdicts.
 
-    Raises:
-        SandboxError: the sandbox does not work, or an attack succeeded; the message names it.
+    Raises SandboxError if the sandbox does not work, or with the name of an attack that succeeded.
     """
     try:
         _until_in_time(_check_it_works, runner)
@@ -193,8 +191,7 @@ class _Late(Exception):
 def _until_in_time(attack: Callable[[Runner], Any], runner: Runner) -> Any:
     """Runs an attack, again while it times out as on a busy machine, and returns its findings.
 
-    Raises:
-        SandboxError: no try was over in time, so it is not known whether the attack succeeds.
+    Raises SandboxError if no try was over in time, so it is not known whether the attack succeeds.
     """
     give_up_at = time.monotonic() + _PROBE_SECONDS
     while True:

@@ -65,11 +65,7 @@ class RemoteSandbox:
         """Does nothing, since no connection stays open between requests."""
 
     def request(self, method: str, path: str, content: Any) -> dict[str, Any]:
-        """Returns the JSON object of the server's answer.
-
-        Raises:
-            SandboxBroken: the server refuses the request, or several attempts fail.
-        """
+        """Returns the JSON object of the answer. Raises SandboxBroken after a refusal or several failures."""
         problem = ""
         for attempt in range(_ATTEMPTS):
             time.sleep(0.2 * 4 ** (attempt - 1) if attempt else 0)

@@ -55,10 +55,8 @@ def seccomp_filter(machine: str = "") -> bytes:
 
     Refused calls return EPERM. clone3 returns ENOSYS, so that the C library uses clone, whose flags a filter can read.
     A call of another architecture kills the process. prlimit is allowed only for the calling process (number 0): with
-    it, a program could make the kernel kill the judge, which looks like a broken sandbox.
-
-    Raises:
-        SandboxError: the system call numbers of this architecture are not listed here.
+    it, a program could make the kernel kill the judge, which looks like a broken sandbox. Raises SandboxError if the
+    system call numbers of this architecture are not listed here.
     """
     machine = machine or platform.machine()
     if machine not in _MACHINES:

@@ -23,8 +23,7 @@ class SandboxBroken(SandboxError):
 class Limits:
     """The limits of a sandbox. A program that exceeds one gets an error, or is killed with all that it started.
 
-    Raises:
-        SandboxError: a limit is out of range, or not an integer where it has to be one.
+    Raises SandboxError if one is out of range, or not an integer where it has to be one.
     """
 
     wall_seconds: float = 10.0  # after that, every process of the sandbox is killed
@@ -39,8 +38,7 @@ class Limits:
     def from_options(cls, options: Mapping[str, Any]) -> "Limits":
         """Builds the limits from a user's options. It uses plain Python, since the server needs no other package.
 
-        Raises:
-            SandboxError: an option is unknown or its value is invalid.
+        Raises SandboxError if an option is unknown or its value is invalid.
         """
         names = [field.name for field in fields(cls)]
         if unknown := [name for name in options if name not in names]:

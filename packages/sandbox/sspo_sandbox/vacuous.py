@@ -47,8 +47,7 @@ for number, program in enumerate(job["programs"]):
 def find_stubs(runner: Runner, tests: Sequence[str]) -> list[str]:
     """Returns the stubs that pass all tests of a row; tests that take long count as failed.
 
-    Raises:
-        SandboxBroken: the sandbox itself could not be made, or is that of another version of this package.
+    Raises SandboxBroken if the sandbox itself could not be made, or is that of another version of this package.
     """
     programs = [stub_program(tests, body) for body in STUBS.values()]
     job = {"programs": programs, "tests": list(tests), "seconds": runner.limits.wall_seconds / len(programs)}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 PRELUDE = """
-import ctypes, errno, json, mmap, os, resource, shutil, signal, socket, struct, subprocess, sys, threading, time
+import contextlib, ctypes, json, mmap, os, resource, shutil, signal, socket, struct, subprocess, sys, threading, time
 T = json.loads(sys.stdin.read())
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,43 +43,20 @@ class Attack:
 
 
 ATTACKS = [
-    # ------------------------------------------------------------------ network
     Attack(
-        "tcp to a listener of the host",
-        "attempt('tcp', lambda: connect(socket.AF_INET, socket.SOCK_STREAM, ('127.0.0.1', T['tcp'])))",
-    ),
-    Attack(
-        "tcp by every address of the host",
+        "the network",
         """
+attempt('tcp', lambda: connect(socket.AF_INET, socket.SOCK_STREAM, ('127.0.0.1', T['tcp'])))
 for address in T['addresses']:
     attempt(address, lambda: connect(socket.AF_INET, socket.SOCK_STREAM, (address, T['tcp'])))
-""",
-    ),
-    Attack(
-        "udp",
-        """
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-    s.sendto(b'hello', ('127.0.0.1', T['udp']))  # to nobody: the test looks at what the host's socket has got
+    with contextlib.suppress(OSError):
+        s.sendto(b'hello', ('127.0.0.1', T['udp']))  # the test looks at what the host's socket has got
     attempt('udp', lambda: s.sendto(b'hello', ('192.0.2.1', 53)))
-""",
-        ("ok", "error"),
-    ),
-    Attack("name resolution", "attempt('dns', lambda: socket.gethostbyname('pypi.org'))"),
-    Attack(
-        "ipv6",
-        "attempt('ipv6', lambda: connect(socket.AF_INET6, socket.SOCK_STREAM, ('2001:db8::1', 80)))",
-    ),
-    Attack(
-        "an abstract socket of the host",
-        "attempt('abstract', lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, '\\0' + T['abstract']))",
-    ),
-    Attack(
-        "a socket file of the host",
-        "attempt('socket', lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, T['socket']))",
-    ),
-    Attack(
-        "raw, packet, netlink, vsock and kernel crypto sockets",
-        """
+attempt('dns', lambda: socket.gethostbyname('pypi.org'))
+attempt('ipv6', lambda: connect(socket.AF_INET6, socket.SOCK_STREAM, ('2001:db8::1', 80)))
+attempt('abstract', lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, '\\0' + T['abstract']))
+attempt('socket', lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, T['socket']))
 attempt('raw', lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
 attempt('packet', lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
 attempt('netlink', lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
@@ -87,7 +64,6 @@ attempt('vsock', lambda: socket.socket(40, socket.SOCK_STREAM))
 attempt('alg', lambda: socket.socket(38, socket.SOCK_SEQPACKET))
 """,
     ),
-    # ------------------------------------------------------------------ files of the host
     Attack(
         "reading files of the host",
         """
@@ -96,52 +72,33 @@ for path in T['secrets'] + ['/etc/shadow', '/etc/hostname', '/root', '/work', '/
 """,
     ),
     Attack(
-        "reading by way of a process's root",
+        "files of the host",
         """
+# reading by way of a process's root
 for pid in ['self', '1', str(os.getppid())] + [str(n) for n in range(2, 200)]:
     for path in T['secrets']:
         attempt(path, lambda: open('/proc/%s/root%s' % (pid, path)).read())
         attempt(path, lambda: open('/proc/%s/cwd/../..%s' % (pid, path)).read())
-""",
-    ),
-    Attack(
-        "a symbolic link out of the box",
-        """
+# a symbolic link out of the box
 for path in T['secrets']:
     os.symlink(path, '/tmp/link')
     attempt('link', lambda: open('/tmp/link').read())
     os.unlink('/tmp/link')
 os.symlink('../../../../../..', '/tmp/up')
 attempt('up', lambda: open('/tmp/up' + T['secrets'][0]).read())
-""",
-    ),
-    Attack(
-        "a hard link into the box",
-        "attempt('link', lambda: os.link(T['secrets'][0], '/tmp/x'))\n"
-        "attempt('link', lambda: os.link('/python/bin/python3', '/tmp/x'))\n",
-    ),
-    Attack(
-        "writing files of the host",
-        """
+attempt('link', lambda: os.link(T['secrets'][0], '/tmp/x'))
+attempt('link', lambda: os.link('/python/bin/python3', '/tmp/x'))
 for path in [T['folder'] + '/written', '/marker', '/etc/marker', '/usr/marker', '/var/tmp/marker', '/dev/marker',
              '/python/marker', '/sandbox/marker', '/lib/marker', '/proc/marker', '/home/marker']:
     attempt(path, lambda: open(path, 'w').close())
-""",
-    ),
-    Attack(
-        "changing the Python that other programs will get",
-        """
+# changing the Python that other programs will get
 for path in ['/python/bin/python3', '/sandbox/sspo_sandbox/inside/judge.py', '/lib/libc.so.6', '/etc/passwd',
              json.__file__]:
     attempt(path, lambda: open(path, 'r+b').close())
     attempt(path, lambda: os.rename(path, path + '.old'))
     attempt(path, lambda: os.chmod(path, 0o777))
     attempt(path, lambda: os.unlink(path))
-""",
-    ),
-    Attack(
-        "a module of its own in place of a real one",
-        """
+# a module of its own in place of a real one
 for folder in [os.path.dirname(json.__file__), os.path.dirname(os.__file__), '/python/lib', '/sandbox']:
     attempt(folder, lambda: open(folder + '/sitecustomize.py', 'w').close())
 sys.path.append(T['folder'])
@@ -150,13 +107,18 @@ try:
     through('import')
 except ImportError:
     pass
+attempt('handle', lambda: syscall(303, -100, b'/', 0, 0, 0))
 """,
     ),
-    Attack("opening files by their handle", "attempt('handle', lambda: syscall(303, -100, b'/', 0, 0, 0))"),
-    # ------------------------------------------------------------------ the environment and inherited descriptors
     Attack(
-        "secrets in the environment",
+        "inherited descriptors and secrets",
         """
+for descriptor in range(3, 1024):
+    attempt('fd %d' % descriptor, lambda: os.fstat(descriptor))
+# changing its own input, which the host has made
+attempt('input', lambda: os.write(os.open('/proc/self/fd/0', os.O_RDWR), b'x'))
+attempt('input', lambda: os.ftruncate(0, 1 << 30))
+# secrets in the environment
 found = repr(dict(os.environ))
 for pid in os.listdir('/proc'):
     if pid.isdigit():
@@ -169,27 +131,109 @@ if T['half'] + T['other_half'] in found:
 """,
     ),
     Attack(
-        "reading inherited descriptors",
-        """
-for descriptor in range(3, 1024):
-    attempt('fd %d' % descriptor, lambda: os.fstat(descriptor))
-""",
-    ),
-    Attack("closing every descriptor", "os.closerange(0, 1024)", ("ok", "error")),
-    Attack(
-        "changing its own input, which the host has made",
-        "attempt('input', lambda: os.write(os.open('/proc/self/fd/0', os.O_RDWR), b'x'))\n"
-        "attempt('input', lambda: os.ftruncate(0, 1 << 30))\n",
-    ),
-    # ------------------------------------------------------------------ processes
-    Attack(
-        "seeing other processes",
+        "other processes",
         """
 pids = [int(pid) for pid in os.listdir('/proc') if pid.isdigit()]
 if len(pids) > 3 or T['victim'] in pids:
     through(pids)
+attempt('traceme', lambda: syscall(101, 0, 0, 0, 0))
+for pid in [1, os.getppid(), T['victim'], T['trainer']]:
+    attempt('attach', lambda: syscall(101, 16, pid, 0, 0))
+    attempt('seize', lambda: syscall(101, 0x4206, pid, 0, 0))
+    attempt('read', lambda: syscall(310, pid, 0, 0, 0, 0, 0))
+attempt('mem', lambda: open('/proc/%d/mem' % T['victim'], 'rb').read(1))
+# raising its own limits and priority
+for name in ['RLIMIT_AS', 'RLIMIT_CPU', 'RLIMIT_NPROC', 'RLIMIT_FSIZE', 'RLIMIT_NOFILE', 'RLIMIT_CORE']:
+    limit = getattr(resource, name)
+    soft, hard = resource.getrlimit(limit)
+    attempt(name, lambda: resource.setrlimit(limit, (hard, hard + 1)))
+    attempt(name, lambda: resource.setrlimit(limit, (-1, -1)))
+attempt('nice', lambda: os.nice(-5))
+attempt('real time', lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10)))
 """,
     ),
+    Attack(
+        "privileges",
+        """
+for uid in [0, 1, 65534, 2099999999]:
+    attempt('setuid', lambda: os.setuid(uid))
+    attempt('setgid', lambda: os.setgid(uid))
+attempt('groups', lambda: os.setgroups([0]))
+attempt('uid_map', lambda: put('/proc/self/uid_map', '0 0 1'))
+# a setuid program
+shutil.copy('/python/bin/python3', '/tmp/python')
+os.chmod('/tmp/python', 0o6755)
+done = subprocess.run(['/tmp/python', '-S', '-c', 'import os; print(os.geteuid())'], capture_output=True, text=True)
+if done.stdout.strip() not in ('', '1000'):
+    through(done.stdout)
+for path in ['/bin/su', '/usr/bin/sudo', '/usr/bin/passwd', '/usr/bin/newuidmap', '/bin/sh']:
+    attempt(path, lambda: os.stat(path))
+for flag in [0x10000000, 0x20000, 0x20000000, 0x40000000, 0x08000000, 0x04000000, 0x02000000, 0x80]:
+    attempt('unshare %x' % flag, lambda: libc.unshare(flag) == 0)
+    if flag != 0x80:
+        pid = libc.syscall(56, flag | 17, 0, 0, 0, 0)
+        if pid == 0:
+            os._exit(0)
+        if pid > 0:
+            through('clone %x' % flag)
+    buffer = struct.pack('<11Q', flag, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0)
+    pid = libc.syscall(435, buffer, len(buffer))
+    if pid == 0:
+        os._exit(0)
+    if pid > 0:
+        through('clone3 %x' % flag)
+for name in os.listdir('/proc/1/ns'):
+    attempt('setns ' + name, lambda: libc.setns(os.open('/proc/1/ns/' + name, 0), 0) == 0)
+attempt('tmpfs', lambda: libc.mount(b'none', b'/tmp', b'tmpfs', 0, None) == 0)
+attempt('bind', lambda: libc.mount(b'/', b'/tmp', None, 4096, None) == 0)
+attempt('remount', lambda: libc.mount(None, b'/', None, 32 | 4096, None) == 0)
+attempt('umount', lambda: libc.umount2(b'/proc', 2) == 0)
+attempt('fsopen', lambda: syscall(430, b'tmpfs', 0))
+attempt('open_tree', lambda: syscall(428, -100, b'/', 1))
+os.mkdir('/tmp/jail')
+attempt('chroot', lambda: os.chroot('/tmp/jail'))
+attempt('pivot_root', lambda: syscall(155, b'/tmp', b'/tmp/jail'))
+for _ in range(50):
+    os.chdir('..')
+for path in T['secrets']:
+    attempt('up', lambda: open('.' + path).read())
+""",
+    ),
+    Attack(
+        "the kernel",
+        """
+for path in ['kernel/hostname', 'kernel/core_pattern', 'vm/overcommit_memory', 'user/max_user_namespaces',
+             'kernel/modprobe', 'net/ipv4/ip_forward', 'fs/binfmt_misc/register']:
+    attempt(path, lambda: put('/proc/sys/' + path, '1'))
+attempt('sysrq', lambda: put('/proc/sysrq-trigger', 'h'))
+attempt('oom', lambda: put('/proc/self/oom_score_adj', '-1000'))
+attempt('hostname', lambda: socket.sethostname('x'))
+attempt('clock', lambda: time.clock_settime(time.CLOCK_REALTIME, 0))
+attempt('settimeofday', lambda: libc.settimeofday(ctypes.create_string_buffer(16), None) == 0)
+attempt('adjtimex', lambda: syscall(159, ctypes.create_string_buffer(512)))
+for major, minor in [(1, 1), (1, 2), (8, 0), (254, 0), (10, 200)]:
+    attempt('mknod', lambda: os.mknod('/tmp/node', 0o60666, os.makedev(major, minor)))
+    attempt('mknod', lambda: os.mknod('/tmp/node', 0o20666, os.makedev(major, minor)))
+for name in ['mem', 'kmem', 'kmsg', 'sda', 'vda', 'kvm', 'fuse', 'net/tun', 'nvidia0', 'nvidiactl', 'ptmx', 'tty']:
+    attempt(name, lambda: os.open('/dev/' + name, os.O_RDWR))
+calls = dict(bpf=321, perf_event_open=298, userfaultfd=323, io_uring_setup=425, add_key=248, request_key=249,
+             keyctl=250, kexec_load=246, init_module=175, finit_module=313, delete_module=176, reboot=169, swapon=167,
+             acct=163, iopl=172, ioperm=173, modify_ldt=154, personality=135, syslog=103, quotactl=179,
+             fanotify_init=300, process_vm_writev=311, kcmp=312, pidfd_getfd=438, move_pages=279, memfd_secret=447,
+             vhangup=153)
+for name, number in calls.items():
+    attempt(name, lambda: syscall(number, 0, 0, 0, 0, 0))
+    attempt('x32 ' + name, lambda: syscall(number | 0x40000000, 0, 0, 0, 0, 0))
+attempt('memfd', lambda: os.memfd_create('x'))
+attempt('shmget', lambda: syscall(29, 0, 1 << 30, 0o1600))
+attempt('mq_open', lambda: syscall(240, b'queue', 0o102, 0o600, 0))
+import fcntl, termios
+for descriptor in range(3):
+    attempt('tiocsti', lambda: fcntl.ioctl(descriptor, termios.TIOCSTI, b'x'))
+attempt('tty', lambda: os.open('/dev/tty', os.O_RDWR))
+""",
+    ),
+    Attack("closing every descriptor", "os.closerange(0, 1024)", ("ok", "error")),
     Attack(
         "signals to the host",
         """
@@ -205,17 +249,6 @@ except OSError:
         ("ok", "crash"),
     ),
     Attack("signals to its parent", "os.kill(os.getppid(), signal.SIGKILL)\nos.kill(os.getppid(), signal.SIGSTOP)\n"),
-    Attack(
-        "tracing processes",
-        """
-attempt('traceme', lambda: syscall(101, 0, 0, 0, 0))
-for pid in [1, os.getppid(), T['victim'], T['trainer']]:
-    attempt('attach', lambda: syscall(101, 16, pid, 0, 0))
-    attempt('seize', lambda: syscall(101, 0x4206, pid, 0, 0))
-    attempt('read', lambda: syscall(310, pid, 0, 0, 0, 0, 0))
-attempt('mem', lambda: open('/proc/%d/mem' % T['victim'], 'rb').read(1))
-""",
-    ),
     Attack(
         "a fork bomb",
         """
@@ -291,19 +324,6 @@ except OSError:
     Attack("sleeping for ever", "time.sleep(10**6)", ("time",)),
     Attack("computing for ever", "9 ** 9 ** 9 ** 9", ("time", "memory")),
     Attack("stopping itself", "os.kill(os.getpid(), signal.SIGSTOP)", ("time",)),
-    Attack(
-        "raising its own limits and priority",
-        """
-for name in ['RLIMIT_AS', 'RLIMIT_CPU', 'RLIMIT_NPROC', 'RLIMIT_FSIZE', 'RLIMIT_NOFILE', 'RLIMIT_CORE']:
-    limit = getattr(resource, name)
-    soft, hard = resource.getrlimit(limit)
-    attempt(name, lambda: resource.setrlimit(limit, (hard, hard + 1)))
-    attempt(name, lambda: resource.setrlimit(limit, (-1, -1)))
-attempt('nice', lambda: os.nice(-5))
-attempt('real time', lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10)))
-""",
-    ),
-    # ------------------------------------------------------------------ memory, disk, descriptors, output
     Attack("memory by one block", "bytearray(8 << 30)\nthrough('8 GiB')", ("memory",)),
     Attack(
         "memory by small pieces",
@@ -341,14 +361,6 @@ for _ in range(10):
     os.wait()
 """,
         ("memory", "time", "ok"),
-    ),
-    Attack(
-        "memory that belongs to no process",
-        """
-attempt('memfd', lambda: os.memfd_create('x'))
-attempt('shmget', lambda: syscall(29, 0, 1 << 30, 0o1600))
-attempt('mq_open', lambda: syscall(240, b'queue', 0o102, 0o600, 0))
-""",
     ),
     Attack("deep recursion", "def f(): f()\nsys.setrecursionlimit(10**9)\nf()", ("crash", "memory", "error", "time")),
     Attack(
@@ -404,115 +416,6 @@ if n > 1000:
     through(n)
 """,
     ),
-    # ------------------------------------------------------------------ privileges and the kernel
-    Attack(
-        "becoming another user",
-        """
-for uid in [0, 1, 65534, 2099999999]:
-    attempt('setuid', lambda: os.setuid(uid))
-    attempt('setgid', lambda: os.setgid(uid))
-attempt('groups', lambda: os.setgroups([0]))
-attempt('uid_map', lambda: put('/proc/self/uid_map', '0 0 1'))
-""",
-    ),
-    Attack(
-        "a setuid program",
-        """
-shutil.copy('/python/bin/python3', '/tmp/python')
-os.chmod('/tmp/python', 0o6755)
-done = subprocess.run(['/tmp/python', '-S', '-c', 'import os; print(os.geteuid())'], capture_output=True, text=True)
-if done.stdout.strip() not in ('', '1000'):
-    through(done.stdout)
-for path in ['/bin/su', '/usr/bin/sudo', '/usr/bin/passwd', '/usr/bin/newuidmap', '/bin/sh']:
-    attempt(path, lambda: os.stat(path))
-""",
-    ),
-    Attack(
-        "new namespaces",
-        """
-for flag in [0x10000000, 0x20000, 0x20000000, 0x40000000, 0x08000000, 0x04000000, 0x02000000, 0x80]:
-    attempt('unshare %x' % flag, lambda: libc.unshare(flag) == 0)
-    if flag != 0x80:
-        pid = libc.syscall(56, flag | 17, 0, 0, 0, 0)
-        if pid == 0:
-            os._exit(0)
-        if pid > 0:
-            through('clone %x' % flag)
-    buffer = struct.pack('<11Q', flag, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0)
-    pid = libc.syscall(435, buffer, len(buffer))
-    if pid == 0:
-        os._exit(0)
-    if pid > 0:
-        through('clone3 %x' % flag)
-for name in os.listdir('/proc/1/ns'):
-    attempt('setns ' + name, lambda: libc.setns(os.open('/proc/1/ns/' + name, 0), 0) == 0)
-""",
-    ),
-    Attack(
-        "mounts",
-        """
-attempt('tmpfs', lambda: libc.mount(b'none', b'/tmp', b'tmpfs', 0, None) == 0)
-attempt('bind', lambda: libc.mount(b'/', b'/tmp', None, 4096, None) == 0)
-attempt('remount', lambda: libc.mount(None, b'/', None, 32 | 4096, None) == 0)
-attempt('umount', lambda: libc.umount2(b'/proc', 2) == 0)
-attempt('fsopen', lambda: syscall(430, b'tmpfs', 0))
-attempt('open_tree', lambda: syscall(428, -100, b'/', 1))
-""",
-    ),
-    Attack(
-        "out of a chroot",
-        """
-os.mkdir('/tmp/jail')
-attempt('chroot', lambda: os.chroot('/tmp/jail'))
-attempt('pivot_root', lambda: syscall(155, b'/tmp', b'/tmp/jail'))
-for _ in range(50):
-    os.chdir('..')
-for path in T['secrets']:
-    attempt('up', lambda: open('.' + path).read())
-""",
-    ),
-    Attack(
-        "settings of the kernel",
-        """
-for path in ['kernel/hostname', 'kernel/core_pattern', 'vm/overcommit_memory', 'user/max_user_namespaces',
-             'kernel/modprobe', 'net/ipv4/ip_forward', 'fs/binfmt_misc/register']:
-    attempt(path, lambda: put('/proc/sys/' + path, '1'))
-attempt('sysrq', lambda: put('/proc/sysrq-trigger', 'h'))
-attempt('oom', lambda: put('/proc/self/oom_score_adj', '-1000'))
-attempt('hostname', lambda: socket.sethostname('x'))
-""",
-    ),
-    Attack(
-        "the clock",
-        """
-attempt('clock', lambda: time.clock_settime(time.CLOCK_REALTIME, 0))
-attempt('settimeofday', lambda: libc.settimeofday(ctypes.create_string_buffer(16), None) == 0)
-attempt('adjtimex', lambda: syscall(159, ctypes.create_string_buffer(512)))
-""",
-    ),
-    Attack(
-        "device nodes",
-        """
-for major, minor in [(1, 1), (1, 2), (8, 0), (254, 0), (10, 200)]:
-    attempt('mknod', lambda: os.mknod('/tmp/node', 0o60666, os.makedev(major, minor)))
-    attempt('mknod', lambda: os.mknod('/tmp/node', 0o20666, os.makedev(major, minor)))
-for name in ['mem', 'kmem', 'kmsg', 'sda', 'vda', 'kvm', 'fuse', 'net/tun', 'nvidia0', 'nvidiactl', 'ptmx', 'tty']:
-    attempt(name, lambda: os.open('/dev/' + name, os.O_RDWR))
-""",
-    ),
-    Attack(
-        "system calls that break kernels",
-        """
-calls = dict(bpf=321, perf_event_open=298, userfaultfd=323, io_uring_setup=425, add_key=248, request_key=249,
-             keyctl=250, kexec_load=246, init_module=175, finit_module=313, delete_module=176, reboot=169, swapon=167,
-             acct=163, iopl=172, ioperm=173, modify_ldt=154, personality=135, syslog=103, quotactl=179,
-             fanotify_init=300, process_vm_writev=311, kcmp=312, pidfd_getfd=438, move_pages=279, memfd_secret=447,
-             vhangup=153)
-for name, number in calls.items():
-    attempt(name, lambda: syscall(number, 0, 0, 0, 0, 0))
-    attempt('x32 ' + name, lambda: syscall(number | 0x40000000, 0, 0, 0, 0, 0))
-""",
-    ),
     Attack(
         "32-bit system calls",
         """
@@ -523,15 +426,6 @@ function = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_bu
 through('int 0x80 returned %d' % function())
 """,
         ("crash",),
-    ),
-    Attack(
-        "the terminal",
-        """
-import fcntl, termios
-for descriptor in range(3):
-    attempt('tiocsti', lambda: fcntl.ioctl(descriptor, termios.TIOCSTI, b'x'))
-attempt('tty', lambda: os.open('/dev/tty', os.O_RDWR))
-""",
     ),
     Attack(
         "the sandbox's own first process",

@@ -13,7 +13,8 @@ class Program:
 
     Attributes:
         kind: the collection: "honest", "task", "script", "printing", "ended", "corner" (several write messages of their
-            own to the judge), "rare form" of programs and tests, "weak tests" that assert little.
+            own to the judge), "rare form" of programs and tests, "weak tests" that assert little, "fake" (programs that
+            pretend to be right).
         right: whether the program does what it should.
         passes: whether the judge lets it pass. Where it differs from `right`, the tests do not tell, or the judge
             does not know the form: docs/sandbox.md of megatron_sspo counts them by kind.

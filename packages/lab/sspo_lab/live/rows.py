@@ -34,10 +34,7 @@ def read_part(path: Path, cursor: str, *, max_bytes: int = _MAX_BYTES) -> Part:
     """Returns the complete lines after a cursor; "" stands for the beginning, and a missing file has no lines.
 
     A run that is resumed removes rows and writes them again. The cursor therefore has a checksum of the bytes before
-    it, and reading starts again at the beginning if they are different.
-
-    Raises:
-        LabError: a line is too long.
+    it, and reading starts again at the beginning if they are different. Raises LabError if a line is too long.
     """
     try:
         file = path.open("rb")

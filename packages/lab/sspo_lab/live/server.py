@@ -126,8 +126,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 def _lines(folder: Path, name: str, known: str) -> tuple[bytes, dict[str, str]]:
     """Returns the lines of a run's file that the page does not know, and headers that say what they are.
 
-    Args:
-        known: the header X-Known of the last answer; "" at first.
+    `known` is the header X-Known of the last answer; "" at first.
     """
     if name in _GROWING:
         part = read_part(folder / _GROWING[name], known)

@@ -31,11 +31,7 @@ class Pipe:
         self._buffer = bytearray()
 
     def send(self, message: Any) -> None:
-        """Sends a message.
-
-        Raises:
-            Broken: the other side has ended, or the message is too large.
-        """
+        """Sends a message. Raises Broken if the other side has ended, or the message is too large."""
         try:
             content = json.dumps(message).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -48,11 +44,7 @@ class Pipe:
             raise Broken("the program has ended") from None
 
     def receive(self) -> Any:
-        """Waits for a message.
-
-        Raises:
-            Broken: the other side has ended, or sent something else.
-        """
+        """Waits for a message. Raises Broken if the other side has ended, or sent something else."""
         self._wait_for(4)
         size = int.from_bytes(self._buffer[:4], "little")
         if size > _LONGEST:
