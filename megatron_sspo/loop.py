@@ -5,7 +5,6 @@ from pathlib import Path
 
 from megatron_sspo.batching.holders import with_engine_as_old, without_old
 from megatron_sspo.job.job import Job
-from megatron_sspo.policy.policy import Policy
 from megatron_sspo.rollout.advantages import with_advantages, without_truncated
 from megatron_sspo.rollout.kl_in_reward import with_kl
 from megatron_sspo.run import Run
@@ -41,7 +40,7 @@ def train(run: Run, *, resume: Path | None = None, profile: range = range(0), ro
                 with job.phase("rollout"):
                     groups = job.cycles.next(state.update)
                 with job.phase("old_log_probs"):
-                    state.batches = batches_of(groups, policy, run)
+                    state.batches = batches_of(groups, job)
 
             batch = state.batches.pop(0)
             with job.phase("update"):
@@ -53,10 +52,11 @@ def train(run: Run, *, resume: Path | None = None, profile: range = range(0), ro
     return job.stop.exit_code
 
 
-def batches_of(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list[list[RolloutGroup]]:
+def batches_of(groups: Sequence[RolloutGroup], job: Job) -> list[list[RolloutGroup]]:
     """Splits a cycle's groups into one batch per update, with advantages and the log-probs that updates need."""
+    policy, run = job.policy, job.run
     if run.kl_in_reward:
-        groups = _with_kl(groups, policy, run)
+        groups = _with_kl(groups, job)
     groups = with_advantages(groups, run.advantage)
     if run.rollouts.mask_truncated:
         groups = without_truncated(groups)
@@ -64,7 +64,7 @@ def batches_of(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list
     if run.needs_reference and not run.kl_in_reward:
         batches = policy.reference_log_probs(batches)
     if run.teacher:
-        batches = policy.teacher_log_probs(batches)
+        batches = job.training.teach(batches)
     if run.old_policy == "rollout":
         return [*map(with_engine_as_old, batches)]
     first, *later = batches
@@ -72,8 +72,9 @@ def batches_of(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list
     return [without_old(first), *(later if run.kl_in_reward else map(policy.old_log_probs, later))]
 
 
-def _with_kl(groups: Sequence[RolloutGroup], policy: Policy, run: Run) -> list[RolloutGroup]:
+def _with_kl(groups: Sequence[RolloutGroup], job: Job) -> list[RolloutGroup]:
     """Returns a cycle's groups with the KL in their rewards, and with the log-probs of π_ref and π_old."""
+    policy, run = job.policy, job.run
     (batch,) = policy.reference_log_probs(policy.scatter([groups]))
     batch = with_engine_as_old(batch) if run.old_policy == "rollout" else policy.old_log_probs(batch)
     return with_kl(batch, run.kl_in_reward)

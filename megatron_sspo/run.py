@@ -22,6 +22,7 @@ from megatron_sspo.config.kinds import (
     FolderName,
     GroupSize,
     Line,
+    MaybePath,
     MaybePlugin,
     NotNegative,
     Options,
@@ -170,9 +171,19 @@ class Teacher:
     that of the reverse KL, KL(π_θ ‖ p_teacher), to the next token.
     """
 
-    path: FilePath  # a Hugging Face folder with the model's vocabulary; the ranks hold it in the run's layout and dtype
+    # a Hugging Face folder with the model's vocabulary, which the ranks hold in the run's layout and dtype; "": urls
+    path: MaybePath = ""
+    # options of an SGLang server that is started for path, by their own names, {"tp_size": 2}; None: the ranks hold it
+    server: Options | None = None
+    # SGLang servers that have the teacher already; their key is in MEGATRON_SSPO_SERVER_KEY
+    urls: Annotated[tuple[Line, ...], AsTuple] = ()
     coef: Positive = 1.0  # of the teacher's term
     reward_weight: NotNegative = 1.0  # of the reward's advantage; 0: from the teacher alone
+
+    @property
+    def is_served(self) -> bool:
+        """True if SGLang servers have the teacher, and not the ranks."""
+        return bool(self.urls) or self.server is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +289,11 @@ class Run:
     ddp: Fields = field(default_factory=dict)  # fields of Megatron's DistributedDataParallelConfig, by their names
 
     @property
+    def held_teacher(self) -> str:
+        """The path of the teacher that the ranks hold; "" without one."""
+        return "" if self.teacher is None or self.teacher.is_served else self.teacher.path
+
+    @property
     def needs_reference(self) -> bool:
         """True if log-probs of the reference policy are computed, for a KL or for the objective."""
         kl = self.penalties.kl_coef or self.kl_in_reward
@@ -353,6 +369,15 @@ def _contradictions_of_rollouts(run: Run, rollouts: Rollouts) -> Iterator[str]:
         yield (
             f"rollouts.max_staleness is {rollouts.max_staleness} and updates_per_sync {run.updates_per_sync}: a cycle "
             f"that is begun early lags behind by {run.updates_per_sync}, so set it to 0 or to that at least"
+        )
+    if run.teacher and bool(run.teacher.path) == bool(run.teacher.urls):
+        yield "teacher needs either path, a Hugging Face folder, or urls, servers that have the model: set one of them"
+    if run.teacher and run.teacher.urls and run.teacher.server is not None:
+        yield "teacher.server is for a server that is started with teacher.path: leave it out beside teacher.urls"
+    if run.teacher and run.teacher.is_served and sampling.temperature != 1:
+        yield (
+            f"rollouts.sampling.temperature is {sampling.temperature}, and the log-probs that servers give a teacher's "
+            "tokens are those of temperature 1: set it to 1, or name teacher.path alone, which the ranks then hold"
         )
     if rollouts.refills and run.teacher:
         yield (

@@ -3,7 +3,7 @@
 from tests.proof import closures, sizes
 
 BUDGETS = {
-    "(root)": 1120,
+    "(root)": 1140,
     "agent": 50,
     "arrays": 120,
     "batching": 970,
@@ -15,25 +15,25 @@ BUDGETS = {
     "evaluation": 800,
     "files": 340,
     "integrations": 430,
-    "job": 1040,
+    "job": 1190,
     "launch": 560,
     "lora": 350,
     "memory": 640,
     "objective": 2150,
     "plots": 80,
-    "policy": 4710,
+    "policy": 4720,
     "preflight": 590,
     "processes": 920,
     "project": 350,
     "reward": 1210,
-    "rollout": 6430,
+    "rollout": 6450,
     "run_folder": 490,
     "trackers": 200,
-    "weights": 3760,
+    "weights": 3790,
 }
 LIBRARIES = {"agents": 2060, "answers": 2020, "lab": 2200, "rehearsal": 1880, "sandbox": 3780}
-OTHERS = {"tests": 34090, "UserError": 307}
-CLOSURES = {"loop": 17220, "plugin": 3450}
+OTHERS = {"tests": 34140, "UserError": 313}
+CLOSURES = {"loop": 17270, "plugin": 3460}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

@@ -18,6 +18,7 @@ from megatron_sspo.run import (
     Prompts,
     Rollouts,
     Run,
+    Teacher,
     WarmStart,
     check,
     in_layout_for,
@@ -121,6 +122,27 @@ def test_lists_and_a_single_text_are_tuples(stop) -> None:
 def test_settings_that_nothing_reads_are_found(assignments, lines) -> None:
     found = list(unread_settings(check(override(RUN, assignments))))
     assert len(found) == len(lines) and all(map(str.startswith, found, lines))
+
+
+@pytest.mark.parametrize(
+    ("fields", "temperature", "message"),
+    [
+        ({}, 1.0, "teacher needs either path, .*, or urls"),
+        ({"path": "t", "urls": ["http://h:1"]}, 1.0, "teacher needs either path, .*, or urls"),
+        ({"urls": ["http://h:1"], "server": {}}, 1.0, "leave it out beside teacher.urls"),
+        ({"urls": ["http://h:1"]}, 0.7, "temperature is 0.7, .* those of temperature 1"),
+        ({"path": "t", "server": {}}, 0.7, "temperature is 0.7, .* those of temperature 1"),
+        ({"path": "t", "server": {}}, 1.0, ""),
+        ({"path": "t"}, 0.7, ""),
+    ],
+)
+def test_who_holds_a_teacher(fields, temperature, message) -> None:
+    run = replace(RUN, teacher=Teacher(**fields), rollouts=Rollouts(sampling=Sampling(temperature=temperature)))
+    if message:
+        with pytest.raises(UserError, match=message):
+            check(run)
+    else:
+        assert check(run).held_teacher == ("" if "server" in fields else "t")
 
 
 def test_a_warm_start_has_the_share_of_the_run_on_the_host() -> None:

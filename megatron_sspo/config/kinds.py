@@ -57,6 +57,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a n
 Text = Annotated[str, Field(description="a string")]
 Line = Annotated[str, Field(pattern="^.*$", description='a string of one line, or ""')]
 FilePath = Annotated[str, Field(min_length=1, description="a path, as a string"), AsPath]
+MaybePath = Annotated[str, Field(description='a path, as a string, or ""'), AsPath]
 Plugin = Annotated[
     str,
     Field(min_length=1, description="a name, file.py:attribute or package.module:attribute, as a string"),

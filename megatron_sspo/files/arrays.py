@@ -1,8 +1,8 @@
 """Reads and writes files of named NumPy arrays (npz), without pickled objects."""
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,10 +11,11 @@ from megatron_sspo.files.writing import flush_to_disk, replacing
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays of numbers, atomically, and flushes them to disk."""
-    named: dict[str, Any] = {**arrays}
     with replacing(path) as temporary:
-        with temporary.open("xb") as file:
-            np.savez(file, **named)
+        with temporary.open("xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
         flush_to_disk(temporary)
 
 

@@ -12,7 +12,7 @@ def generate(run: Run) -> int:
 
     Returns 0, or one of the exit codes of `stop` if it was asked to end early. Raises UserError.
     """
-    with Job(replace(run, evaluation=None, checkpoint_every=0), None) as job:
+    with Job(replace(run, evaluation=None, checkpoint_every=0, teacher=None), None) as job:
         job.is_whole = False
         for update in range(0, run.num_updates, run.updates_per_sync):
             if job.stop.is_requested():

@@ -192,6 +192,7 @@ class Job:
         stack.callback(self.training.checkpoints.close)
         stack.callback(self.display.end)
         self._make_room()  # a server that starts measures how much memory is free
+        self.training.open_teacher(stack)
         if self._saved_rollouts is None:
             self._source = RolloutSource(self.run, self.folder, self.prompts, stack, sync=self._load_weights)
         else:

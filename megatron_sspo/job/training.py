@@ -1,6 +1,7 @@
 """`Training`: the policy of a run and its progress, restored from checkpoints, saved and exported."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,15 @@ from megatron_sspo.policy.policy import Policy
 from megatron_sspo.processes import agree, parent
 from megatron_sspo.run import Run
 from megatron_sspo.run_folder.resuming import check_files, has_other_layout
-from megatron_sspo.types import rollouts_of
+from megatron_sspo.types import Batch, RolloutGroup, rollouts_of
 from megatron_sspo.weights.transformers_config import transformers_errors_as_user_errors
 
 
 class Training:
     """The policy with its initial weights, and the progress of a new run. All methods are collectives.
 
-    `resumed_from` is the newest checkpoint, None for a run that begins, and `state` the progress. `on_saved`: see
-    `CheckpointWriter`.
+    `resumed_from` is the newest checkpoint, None for a run that begins, `state` the progress, and `teach` a collective
+    that returns batches with the teacher's log-prob of every response token. `on_saved`: see `CheckpointWriter`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Training:
             agree.run_on_rank_0(lambda: self._write_random_weights(weights))
         self.state = State()
         self.policy = Policy(run, weights, device)
+        self.teach: Callable[[Sequence[Batch]], list[list[RolloutGroup]]] = self.policy.teacher_log_probs
         self._initial_weights = agree.run_on_rank_0(self.policy.folder.fingerprint)
         self._teacher_weights = agree.run_on_rank_0(self.policy.teacher_fingerprint)
         self.checkpoints = CheckpointWriter(
@@ -61,6 +63,15 @@ class Training:
             in_background=run.checkpoint_in_background,
             on_saved=on_saved,
         )
+
+    def open_teacher(self, stack: ExitStack) -> None:
+        """Opens a teacher that servers have, after the policy, because they measure how much memory is free."""
+        if self._run.teacher and self._run.teacher.is_served:
+            from megatron_sspo.job.served_teacher import ServedTeacher
+
+            teacher = ServedTeacher(self._run, self._folder)
+            stack.callback(teacher.close)
+            self.teach = teacher.log_probs
 
     def restore(self) -> dict[str, Any]:
         """Restores the policy and the cycle of `resumed_from`, and returns the states that `save` was given."""
@@ -74,7 +85,7 @@ class Training:
         if self._run.needs_reference and agree.run_on_rank_0(lambda: self._lacks("reference_log_probs")):
             self.state.batches = self.policy.reference_log_probs(self.state.batches)
         if self._run.teacher and agree.run_on_rank_0(lambda: self._lacks("teacher_log_probs")):
-            self.state.batches = self.policy.teacher_log_probs(self.state.batches)
+            self.state.batches = self.teach(self.state.batches)
         self.checkpoints.newest = self.state.update
         return extra
 

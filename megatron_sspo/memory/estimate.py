@@ -234,9 +234,9 @@ def host_memory(run: Run, config: Mapping[str, Any]) -> HostMemory:
 
 def _teacher_bytes(run: Run) -> list[int]:
     """Returns the size of the teacher's weights on a rank of each pipeline stage; 0 without a teacher."""
-    if run.teacher is None:
+    if not run.held_teacher:
         return [0] * run.parallel.pipeline
-    config = read_config_of(Path(run.teacher.path))
+    config = read_config_of(Path(run.held_teacher))
     counts = count_per_stage(config, run.parallel, {})
     return [ITEMSIZE[run.model.dtype] * count.total for count in counts]
 

@@ -43,10 +43,10 @@ def check_policy(run: Run, config: Mapping[str, Any], *, for_other_machines: boo
         if not (for_other_machines and _TE_REQUIRED.search(str(error))):
             raise
     _check_rows(family, config, run.parallel)
-    if run.teacher:
+    if run.held_teacher:
         try:
-            taught_by = read_config_of(Path(run.teacher.path))
-            family = load_family(taught_by, Path(run.teacher.path))
+            taught_by = read_config_of(Path(run.held_teacher))
+            family = load_family(taught_by, Path(run.held_teacher))
             teacher_config(run, family, taught_by)
             _check_rows(family, taught_by, run.parallel)
         except UserError as error:

@@ -87,6 +87,12 @@ def _check_values(transformer: TransformerConfig, parallel: Parallel) -> None:
         raise UserError(
             f"megatron.cp_comm_type is {transformer.cp_comm_type!r}: choose p2p, a2a or all_gather for each layer"
         )
+    has_sinks = transformer.softmax_type != "vanilla"
+    if parallel.context > 1 and has_sinks and not set(_as_list(transformer.cp_comm_type)) <= {None, "a2a"}:
+        raise UserError(
+            f"megatron.cp_comm_type is {transformer.cp_comm_type!r}, and the model's attention has sinks, which "
+            "Transformer Engine computes with a2a alone: leave it out"
+        )
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -54,6 +54,8 @@ _SILENT = {
     **dict.fromkeys(("use_megatron_fsdp", "use_custom_fsdp"), _FSDP),
     "num_distributed_optimizer_instances": "the optimizer is sharded over all data-parallel ranks",
 }
+# with latent attention: the first has no rows with shared prompts, the second no weights that folders are read into
+_NOT_WITH_LATENTS = ("apply_rope_fusion", "mla_down_proj_fusion")
 _NONE: Mapping[str, Any] = {}
 
 
@@ -96,6 +98,8 @@ def _refusal(name: str, value: Any, default: Any, architecture: Mapping[str, Any
         return ""
     if name in _SILENT:
         return f"{_SILENT[name]}, so leave it out"
+    if name in _NOT_WITH_LATENTS and architecture.get("multi_latent_attention"):
+        return "the trainer's latent attention does not have it, so leave it out"
     return "it comes from the model's config.json, so leave it out" if name in architecture else ""
 
 

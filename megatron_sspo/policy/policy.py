@@ -96,7 +96,7 @@ class Policy:
         share_prompts = shares_prompts(run.share_prompts, self.transformer)
         # before the policy's own, so that its weights leave the device before those come
         self._teacher = (
-            TeacherModel(run, Path(run.teacher.path), makers, share_prompts=share_prompts) if run.teacher else None
+            TeacherModel(run, Path(run.held_teacher), makers, share_prompts=share_prompts) if run.held_teacher else None
         )
         chunks = makers.build_chunks(self.family, self.folder.config, self.transformer, share_prompts=share_prompts)
         load_folder(chunks, self.rows, self.folder)

@@ -21,7 +21,7 @@ from megatron_sspo.rollout.open_engine import check_engine
 from megatron_sspo.rollout.open_episodes import check_episodes
 from megatron_sspo.rollout.servers.process import find_python
 from megatron_sspo.rollout.stopping import describe_end_of_turn
-from megatron_sspo.run import Rollouts, Run, layouts_of
+from megatron_sspo.run import Rollouts, Run, Teacher, layouts_of
 from megatron_sspo.run_folder import metrics_files
 from megatron_sspo.run_folder.new import check_is_new, is_model
 from megatron_sspo.run_folder.resuming import Resumable, check_resumable
@@ -55,8 +55,8 @@ def preflight(
     tokenizer = load_tokenizer(model)
     reward = _check_plugins(run, tokenizer)
     left_out = _check_weights(model, config, run.model.init)
-    if run.teacher:
-        _check_teacher(Path(run.teacher.path), tokenizer)
+    if run.teacher and run.teacher.path:
+        _check_teacher(run.teacher, tokenizer)
     lines = _check_data(run, config, tokenizer, reward, checkpoint)
     for line in filter(None, [left_out, describe_end_of_turn(model, tokenizer), *lines]):
         log(line)
@@ -101,10 +101,12 @@ def _check_weights(model: Path, config: Mapping[str, Any], init: str) -> str:
         return folder.describe_left_out()
 
 
-def _check_teacher(path: Path, tokenizer: Any) -> None:
-    """Checks that the teacher has all of its weights, and the policy's vocabulary."""
+def _check_teacher(teacher: Teacher, tokenizer: Any) -> None:
+    """Checks that a teacher of the ranks has all of its weights, and that any has the policy's vocabulary."""
+    path = Path(teacher.path)
     try:
-        _check_weights(path, read_config_of(path), "pretrained")
+        if not teacher.is_served:
+            _check_weights(path, read_config_of(path), "pretrained")
         other = load_tokenizer(path)
     except UserError as error:
         raise UserError(f"teacher: {error}") from error

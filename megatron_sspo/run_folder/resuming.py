@@ -52,8 +52,8 @@ def check_resumable(run: Run, folder: Path, checkpoint: Path) -> Resumable:
     if state.is_warm_started:  # by an earlier attempt, perhaps with a configuration that had the warm start still
         check_reference(run)
     _check_reference_weights(run, extra.get(INITIAL_WEIGHTS), folder)
-    if run.teacher and (taught := extra.get(TEACHER_WEIGHTS)):
-        _check_weights(Path(run.teacher.path), taught, "its teacher (teacher.path)", folder)
+    if run.held_teacher and (taught := extra.get(TEACHER_WEIGHTS)):
+        _check_weights(Path(run.held_teacher), taught, "its teacher (teacher.path)", folder)
     now = config_to_json(run)
     for name, line in _differences(manifest.run.get("model", {}), now["model"], "model"):
         if name != "model.path":  # the folder may have been moved; shapes are compared with the checkpoint's

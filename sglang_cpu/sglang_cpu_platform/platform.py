@@ -26,11 +26,17 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
         return "native"
 
     def post_load_model(self, model: Any) -> None:
-        """Replaces the host allocator by one without GPU registration, for the reports of routed experts."""
+        """Replaces the host allocator by one without GPU registration, for the reports of routed experts.
+
+        Latent attention always attends to the latents: this backend takes keys from the cache alone.
+        """
         from sglang.srt.mem_cache.pool_host.common import ALLOC_MEMORY_FUNCS
+        from sglang.srt.models.deepseek_common.attention_backend_handler import AttentionBackendRegistry
+        from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
         from sglang.srt.runtime_context import get_lora
 
         ALLOC_MEMORY_FUNCS["cpu"] = _allocate
+        AttentionBackendRegistry.register("torch_native", lambda *_: AttnForwardMethod.MLA)
         if get_lora().enable_lora:
             _leave_memory_unpinned()
 

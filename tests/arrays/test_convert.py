@@ -9,7 +9,7 @@ import torch
 
 from megatron_sspo.arrays.convert import log_prob_array, route_array, token_array
 from megatron_sspo.errors import UserError
-from megatron_sspo.types import Rollout
+from tests.responses import response
 
 GIVEN = [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), np.array([1, 2, 3], dtype=np.uint8), torch.tensor([1, 2, 3])]
 
@@ -69,8 +69,7 @@ def test_a_log_prob_out_of_range_is_infinite():
 
 
 def rollout(**more):
-    fields = {"tokens": [5, 6, 7], "rollout_log_probs": [-1.0, -2.0, -3.0], "text": "x", "finish_reason": "stop"}
-    return Rollout(**{**fields, "policy_version": 0, **more})
+    return response(**{"tokens": [5, 6, 7], "rollout_log_probs": [-1.0, -2.0, -3.0], **more})
 
 
 def test_a_rollout_of_lists():

@@ -10,18 +10,17 @@ import torch.multiprocessing as mp
 
 from megatron_sspo.batching.holders import Holders, outline, with_field
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, rollouts_of
+from tests.responses import response
 
 PLAN = [[[2], [0]], [[3, 1]]]  # of two data-parallel ranks
 
 
 def rollout(number: int, **more) -> Rollout:
     length = 3 * number  # the first one is empty
-    return Rollout(
-        tokens=range(length),
+    return response(
+        range(length),
         rollout_log_probs=np.arange(length) - 100.0 * number,
         text=f"text {number}",
-        finish_reason="stop",
-        policy_version=4,
         reward_parts={"answer": float(number)},
         advantage=number / 7,
         routes=[number] * (2 * length),

@@ -11,19 +11,11 @@ from hypothesis import strategies as st
 
 from megatron_sspo.batching.context import zigzag
 from megatron_sspo.batching.microbatch import make_microbatch
-from megatron_sspo.types import Rollout
+from tests.responses import response
 
 
 def rollout(tokens, advantage=0.0, old=None):
-    return Rollout(
-        tokens=tuple(tokens),
-        rollout_log_probs=tuple(-0.5 * t for t in tokens),
-        text="",
-        finish_reason="stop",
-        policy_version=0,
-        advantage=advantage,
-        old_log_probs=old,
-    )
+    return response(tokens, rollout_log_probs=[-0.5 * t for t in tokens], advantage=advantage, old_log_probs=old)
 
 
 TWO = [

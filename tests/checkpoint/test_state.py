@@ -29,6 +29,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.files.arrays import write_arrays
 from megatron_sspo.files.writing import write_atomically, write_rows
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from tests.responses import response
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
 texts = st.text(st.characters(exclude_categories=()))  # lone surrogates, too
@@ -100,16 +101,8 @@ def test_metadata_of_any_kind_do_not_stop_a_checkpoint(tmp_path: Path) -> None:
 
 
 def group(prompt_id: str = "a", advantage: float = 0.1) -> RolloutGroup:
-    rollout = Rollout(
-        tokens=(1, 2),
-        rollout_log_probs=(-0.1, -1 / 3),
-        text="x",
-        finish_reason="stop",
-        policy_version=3,
-        reward_parts={"answer": 1.0},
-        advantage=advantage,
-        old_log_probs=(-0.2, -0.3),
-    )
+    values = {"rollout_log_probs": (-0.1, -1 / 3), "old_log_probs": (-0.2, -0.3), "reward_parts": {"answer": 1.0}}
+    rollout = response((1, 2), text="x", policy_version=3, advantage=advantage, **values)
     return RolloutGroup(prompt=Prompt(id=prompt_id, tokens=(1,), answer="2"), rollouts=[rollout])
 
 

@@ -106,12 +106,9 @@ def one_line(capsys) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (sets("rollouts.grup_size=4"), "no field 'rollouts.grup_size': did you mean 'group_size'?"),
-        (sets("reward_options.wokers=2"), "has no option wokers: its options are spoilt_prompt"),
         (sets("prompts.max_tokens=3"), "raise prompts.max_tokens to"),
         (sets("model.path=/nowhere"), "/nowhere has no config.json: set model.path to a Hugging Face folder"),
         (sets("model.init=pretrained"), "holds no safetensors"),
-        (sets("tracking.wandb_project=x"), "wandb, which is not installed"),
         (["--resume", "/nowhere"], "/nowhere is not the folder of a run"),
         (["--rollouts", "examples"], "examples has no folder rollouts: name the folder of a run of train --generate"),
         (["--generate", "--resume", "examples"], "--generate begins a run of its own"),

@@ -50,34 +50,14 @@ def edit_with_manifest(checkpoint: Path, change: Callable[[dict], None]) -> None
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a shard is deleted": (
-        lambda run: (run / NEWEST / "trainer/__0_0.distcp").unlink(),
-        "is damaged (trainer/__0_0.distcp is missing): delete that folder",
-    ),
-    "a shard is cut": (
-        lambda run: (run / NEWEST / "trainer/__0_0.distcp").write_bytes(b"short"),
-        "is damaged (trainer/__0_0.distcp has 5 bytes and was written with",
-    ),
     "a bit of a shard is flipped": (
         lambda run: flip(run / NEWEST / "trainer/__0_0.distcp"),
         "is damaged (the content of trainer/__0_0.distcp is not what was written)",
     ),
-    "a bit of the metadata is flipped": (
-        lambda run: flip(run / NEWEST / "trainer/.metadata"),
-        "is damaged (the content of trainer/.metadata is not what was written)",
-    ),
     "the manifest is gone": (lambda run: (run / NEWEST / "manifest.json").unlink(), "it has no manifest.json"),
-    "the manifest is empty": (
-        lambda run: (run / NEWEST / "manifest.json").write_text(""),
-        "manifest.json cannot be read",
-    ),
     "garbage ends the metrics": (
         lambda run: append(run / "metrics.jsonl", "\x00\x01garbage\n"),
         "metrics.jsonl, line 3 is not a row",
-    ),
-    "the checkpoints of a finished run are gone": (
-        lambda run: shutil.rmtree(run / "checkpoints"),
-        "has no checkpoint, and its model or its rows of metrics show that there was one, so the run cannot",
     ),
     "garbage in the evaluations": (
         lambda run: append(run / "evaluations.jsonl", "garbage\n"),

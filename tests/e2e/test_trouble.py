@@ -1,6 +1,5 @@
 """Engines and rewards with errors, and rewards that teach nothing."""
 
-import json
 import time
 
 import pytest
@@ -55,15 +54,10 @@ def test_an_engine_that_falls_over_ends_the_run_and_the_rewards_processes(worksh
     assert time.monotonic() - started < 120
 
 
-@pytest.mark.parametrize("cause", ["every response is empty", "the reward 0.5: the reward does not tell them apart"])
-def test_a_run_that_learns_nothing_says_why(workshop, cause) -> None:
+def test_a_run_that_learns_nothing_says_why(workshop) -> None:
     """The run says it once, with a response as the model wrote it."""
-    config = workshop.folder / "config"
-    if "empty" in cause:  # every token ends a response
-        vocab_size = json.loads((config / "config.json").read_text())["vocab_size"]
-        (config / "generation_config.json").write_text(json.dumps({"eos_token_id": [*range(vocab_size)]}))
     done = workshop.run("train", f"{workshop.recipe}:bare", *sets(f"reward={PLUGINS}:constant", "num_updates=6"))
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "so nothing is learned" in line]
-    assert cause in line and "as the model wrote it" in line, line
+    assert "the reward 0.5: the reward does not tell them apart" in line and "as the model wrote it" in line, line
     assert "update 4 " in done.stdout.partition(line)[2], "before the end of the second cycle is shown"

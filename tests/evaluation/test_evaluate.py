@@ -5,6 +5,7 @@ import pytest
 from megatron_sspo.evaluation.evaluate import AnswerStore, SetEvaluation
 from megatron_sspo.rollout.engine import BatchedGeneration
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
+from tests.responses import response
 
 
 class Script:
@@ -30,13 +31,7 @@ class Script:
             text = {"a": "1", "b": "1!", "c": "0", "d": "0!"}[id]
         else:
             text = "1" if id == "a" or (id == "c" and index % 2) else "0"
-        return Rollout(
-            tokens=(1,) * len(text),
-            rollout_log_probs=(0.0,) * len(text),
-            text=text,
-            finish_reason="length" if text == "0!" else "stop",
-            policy_version=0,
-        )
+        return response((1,) * len(text), text=text, finish_reason="length" if text == "0!" else "stop")
 
 
 class Reward:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -51,9 +52,10 @@ def measure(name: str, device: torch.device, folders: Path, batches: Path, resul
     given = without_old(batch) if dist.get_rank() == 0 else outline(without_old(batch))
     found = {}
     for kind in ("group_relative", "kl_in_reward:of_tokens"):
-        run = replace(policy.run, advantage=kind)
-        found[kind] = [rollout for each in batches_of(given, policy, run) for g in each for rollout in g.rollouts]
-    first, *_ = batches_of(given, policy, policy.run)
+        job: Any = SimpleNamespace(policy=policy, run=replace(policy.run, advantage=kind))
+        found[kind] = [rollout for each in batches_of(given, job) for g in each for rollout in g.rollouts]
+    job = SimpleNamespace(policy=policy, run=policy.run)
+    first, *_ = batches_of(given, job)
     policy.export(results / f"{name}, exported")
     record = policy.update(first, grpo())
     if dist.get_rank() == 0:
@@ -74,4 +76,4 @@ def main(folders: Path, batches: Path, results: Path, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]), sys.argv[4])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])

@@ -22,7 +22,8 @@ def main(folder: Path, result: Path) -> None:
     from megatron_sspo.policy.distributed import initialize
     from megatron_sspo.policy.policy import Policy
     from megatron_sspo.run import Parallel, Rollouts
-    from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
+    from megatron_sspo.types import Prompt, RolloutGroup, Sampling
+    from tests.responses import response
 
     path = Path(__file__).parents[2] / "examples" / "plugin_own_loop.py"
     spec = importlib.util.spec_from_file_location("plugin_own_loop", path)
@@ -42,14 +43,8 @@ def main(folder: Path, result: Path) -> None:
         RolloutGroup(
             prompt=Prompt(id=str(number), tokens=tuple(one["prompt"]), answer=""),
             rollouts=[
-                Rollout(
-                    tokens=tuple(one["response"]),
-                    rollout_log_probs=tuple(one["old"]),
-                    old_log_probs=tuple(one["old"]),
-                    text="",
-                    finish_reason="stop",
-                    policy_version=0,
-                    advantage=one["advantage"],
+                response(
+                    one["response"], rollout_log_probs=one["old"], old_log_probs=one["old"], advantage=one["advantage"]
                 )
             ],
         )

@@ -17,7 +17,7 @@ from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
 
 KINDS = ["moe", "dense", "tied", "one_group", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd", "mla", "mla_odd"]
-KINDS += ["gpt_oss", "qwen3_next", "qwen3_5"]
+KINDS += ["mla_glm", "gpt_oss", "qwen3_next", "qwen3_5"]
 if find_spec("megatron.core.transformer.mla_qk_norm_config"):
     KINDS.remove("mla_odd")  # newer releases build such queries with Transformer Engine alone
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -30,6 +30,8 @@ def configure(folder, parallel=Parallel(), **options):
         ("moe", Parallel(), {"calculate_per_token_loss": True}, "is True, which a recipe cannot set: it weights every"),
         ("dense", Parallel(data=2, expert=2), {}, "Megatron refuses the configuration.*num_moe_experts"),
         ("dense", Parallel(tensor=3), {}, "Megatron refuses the configuration"),
+        ("mla", Parallel(), {"apply_rope_fusion": True}, "the trainer's latent attention does not have it"),
+        ("gpt_oss", Parallel(context=2), {"cp_comm_type": "p2p"}, "sinks, which Transformer Engine computes with a2a"),
     ],
 )
 def test_a_model_that_cannot_be_configured(folders, kind, parallel, options, words):

@@ -15,11 +15,9 @@ from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.policy.metrics import merge_reports, update_metrics
 from megatron_sspo.policy.plugin import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.types import Rollout
+from tests.responses import response
 
-ROLLOUT = Rollout(
-    tokens=(3, 4), rollout_log_probs=(-1.0, -2.0), text="", finish_reason="stop", policy_version=0, advantage=2.0
-)
+ROLLOUT = response((3, 4), rollout_log_probs=(-1.0, -2.0), advantage=2.0)
 
 
 class Asking:

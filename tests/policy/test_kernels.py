@@ -90,11 +90,12 @@ EXPERTS = {**SWIGLU, "num_moe_experts": 8, "moe_router_dtype": "fp32"}
         (EXPERTS, {"moe_router_dtype": "fp64"}, False, MOE - {"moe_router_fusion"}),
         (SWIGLU, {"use_te_activation_func": True}, False, DENSE - {"bias_activation_fusion"}),
         ({**SWIGLU, "gated_linear_unit": False}, {}, False, DENSE - {"bias_activation_fusion"}),
+        ({**SWIGLU, "softmax_type": "learnable"}, {}, False, {**dict.fromkeys(DENSE, True), "cp_comm_type": "a2a"}),
     ],
 )
 def test_fields_that_are_on_by_default(engine, architecture, options, routing_replay, expected):
     found = fast_fields.fast_model_fields(architecture, options, routing_replay=routing_replay)
-    assert found == dict.fromkeys(expected, True)
+    assert found == {**dict.fromkeys(expected, True), **(expected if isinstance(expected, dict) else {})}
 
 
 TWO = Parallel(data=2)

@@ -11,6 +11,7 @@ from megatron_sspo.policy.metrics import UpdateRecord, merge_reports, update_met
 from megatron_sspo.processes.console import format_update
 from megatron_sspo.rollout.metrics import reward_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from tests.responses import response
 
 
 def record(
@@ -143,14 +144,9 @@ def test_weights_by_sequence() -> None:
 
 
 def rollout(num_tokens: int, finish_reason="stop", version=3, **parts: float) -> Rollout:
-    return Rollout(
-        tokens=(1,) * num_tokens,
-        rollout_log_probs=(0.0,) * num_tokens,
-        text="x" * (num_tokens - 1),  # the last token is an end token
-        finish_reason=finish_reason,
-        policy_version=version,
-        reward_parts=parts,
-    )
+    text = "x" * (num_tokens - 1)  # the last token is an end token
+    more = {"finish_reason": finish_reason, "policy_version": version, "reward_parts": parts}
+    return response((1,) * num_tokens, text=text, **more)
 
 
 def test_rewards_and_lengths() -> None:

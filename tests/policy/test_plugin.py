@@ -19,7 +19,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, sspo
 from megatron_sspo.policy.plugin import pack_rollouts, policy_step
 from megatron_sspo.policy.policy import Policy
-from megatron_sspo.types import Rollout
+from tests.responses import response
 
 NAN = float("nan")
 ROLLOUT = {"prompt": [1, 2], "response": [3, 4, 5], "advantage": 1.0, "old": [-1.0, -2.0, -3.0]}
@@ -103,15 +103,7 @@ def test_padding_does_not_count_in_the_losses_of_routers(make_chunk):
 
     chunk = make_chunk("moe", **AUXILIARY | {"moe_z_loss_coeff": None})
     plain = pack_rollouts([ROLLOUT])
-    rollout = Rollout(
-        tokens=(3, 4, 5),
-        rollout_log_probs=(0.0,) * 3,
-        text="",
-        finish_reason="stop",
-        policy_version=0,
-        advantage=1.0,
-        old_log_probs=(-1.0, -2.0, -3.0),
-    )
+    rollout = response((3, 4, 5), advantage=1.0, old_log_probs=(-1.0, -2.0, -3.0))
     padded = make_microbatch([((1, 2), rollout)], num_tokens=16)
     assert plain.tokens.tolist() == padded.tokens[:5].tolist() and padded.is_padding.sum() == 11
     gradients = []

@@ -22,6 +22,7 @@ class StandIn(torch.nn.Module):
     cp_group = "group"
     cp_global_ranks = "ranks"
     cp_stream = "stream"
+    scale = None
 
     def forward(
         self,
@@ -47,7 +48,7 @@ class StandIn(torch.nn.Module):
             shift = len(k) - len(q) if attn_mask_type == ALIGNED else 0
             seen = torch.ones(len(q), len(k), dtype=torch.bool).tril(shift)
             parts = [part.transpose(0, 1)[None] for part in (q, k, v)]
-            out = F.scaled_dot_product_attention(*parts, attn_mask=seen, enable_gqa=True)
+            out = F.scaled_dot_product_attention(*parts, attn_mask=seen, enable_gqa=True, scale=self.scale)
             outputs.append(out[0].transpose(0, 1))
         return torch.cat(outputs).flatten(1)
 
@@ -66,10 +67,22 @@ class Layer(torch.nn.Module):
 
     class config:
         params_dtype = torch.bfloat16
+        softmax_scale = None
 
     def __init__(self, stock):
         super().__init__()
         self.core_attention = with_shared_prompts(stock)()
+
+
+class LatentLayer(Layer):
+    """Megatron's latent attention: heads without groups, of another width for values, and YaRN's scale."""
+
+    num_query_groups_per_partition = 4
+    q_head_dim = 24
+    softmax_scale = 0.4
+
+    class config(Layer.config):
+        v_head_dim = 16
 
 
 def row(heads=4, groups=2):
@@ -81,7 +94,7 @@ def row(heads=4, groups=2):
 def test_pieces_attend_as_packed_sequences_with_more_keys_than_queries():
     attention, inputs, pieces = with_shared_prompts(Stock)(), row(), pieces_of(ROW, 0, 1)
     found = attention(*inputs, None, packed_seq_params=SharedSeqParams(pieces=pieces))
-    expected = _plain(*inputs, pieces)
+    expected = _plain(*inputs, pieces, 8**-0.5)
     torch.testing.assert_close(found, expected)
     upstream = torch.randn_like(expected)
     gradients = [torch.autograd.grad(output, inputs, upstream) for output in (found, expected)]
@@ -110,7 +123,7 @@ def test_attention_that_is_computed_again_in_the_backward_pass(use_reentrant):
     def attend(*values):
         return attention(*values, None, packed_seq_params=SharedSeqParams(pieces=pieces))
 
-    expected = _plain(*inputs, pieces)
+    expected = _plain(*inputs, pieces, 8**-0.5)
     upstream = torch.randn_like(expected)
     gradients = torch.autograd.grad(expected, inputs, upstream)
     found = checkpoint(attend, *inputs, use_reentrant=use_reentrant)
@@ -119,8 +132,10 @@ def test_attention_that_is_computed_again_in_the_backward_pass(use_reentrant):
     torch.testing.assert_close(tuple(values.grad for values in inputs), gradients)
 
 
-def test_the_check_at_the_start_accepts_what_is_right():
-    assert refusal(Layer(Stock), torch.device("cpu")) == ""
+@pytest.mark.parametrize(("kind", "scale"), [(Layer, None), (LatentLayer, 0.4)])
+def test_the_check_at_the_start_accepts_what_is_right(monkeypatch, kind, scale):
+    monkeypatch.setattr(StandIn, "scale", scale)
+    assert refusal(kind(Stock), torch.device("cpu")) == ""
 
 
 @pytest.mark.parametrize("wrong", ["aligned at the beginning", "the gradient of half of the keys"])

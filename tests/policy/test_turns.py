@@ -12,7 +12,8 @@ from megatron_sspo.objective import Penalties, sspo
 from megatron_sspo.policy.forward_step import policy_loss
 from megatron_sspo.policy.metrics import merge_reports, update_metrics
 from megatron_sspo.rollout.advantages import with_advantages
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from megatron_sspo.types import Prompt, RolloutGroup
+from tests.responses import response
 
 CASES = cases() | {
     "SSPO, KL, entropy": (sspo(), Penalties(kl_coef=0.1, kl_estimator="k3", entropy_coef=0.02), cases()["GRPO"][2])
@@ -30,11 +31,8 @@ def acting():
         return tuple((-3 * torch.rand(count, generator=generator)).tolist())
 
     rollouts = [
-        Rollout(
-            tokens=tuple(range(10, 10 + length)),
-            text="",
-            finish_reason="stop",
-            policy_version=1,
+        response(
+            range(10, 10 + length),
             observed=observed,
             reward_parts={"answer": float(number % 2), "format": 0.25 * number},
             **{name: numbers(length) for name in FIELDS[:-1]},

@@ -12,6 +12,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    Glm4MoeLiteConfig,
+    Glm4MoeLiteForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
     LlamaConfig,
@@ -42,7 +44,7 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
-KINDS += ("mla", "mla_odd", "gpt_oss", "qwen3_next", "qwen3_5")
+KINDS += ("mla", "mla_odd", "mla_glm", "gpt_oss", "qwen3_next", "qwen3_5")
 ROUTERS = {  # of the kinds that have a batch with routes
     "moe": RouterShape(num_layers=4, topk=2, num_experts=8),
     "glm4": RouterShape(num_layers=3, topk=2, num_experts=8),
@@ -121,8 +123,11 @@ def build(kind: str) -> PreTrainedModel:
         yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.0}
         yarn |= {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 16}
         rope = {"rope_parameters": None if is_odd else yarn, "rms_norm_eps": 1e-3 if is_odd else 1e-6}
-        config = DeepseekV3Config(**{**sizes, **ranks, **heads, **experts, **rope})
-        model = DeepseekV3ForCausalLM(config)
+        if kind == "mla_glm":  # as GLM-4.7-Flash
+            rope = {"rope_parameters": None, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}
+            model = Glm4MoeLiteForCausalLM(Glm4MoeLiteConfig(**{**sizes, **ranks, **heads, **experts, **rope}))
+        else:
+            model = DeepseekV3ForCausalLM(DeepseekV3Config(**{**sizes, **ranks, **heads, **experts, **rope}))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}
         model = MixtralForCausalLM(MixtralConfig(**experts, **sizes))

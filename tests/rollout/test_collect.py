@@ -13,6 +13,7 @@ from megatron_sspo.rollout.collect import collect, start_generation
 from megatron_sspo.rollout.engine import BatchedGeneration, NeedsWeights
 from megatron_sspo.rollout.metrics import plugin_metrics
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, Sampling
+from tests.responses import response
 
 
 class ScriptedEngine:
@@ -36,13 +37,7 @@ class ScriptedEngine:
 
     def _rollout(self, text: str) -> Rollout:
         tokens = (*map(ord, text), 0)
-        return Rollout(
-            tokens=tokens,
-            rollout_log_probs=(-1.0,) * len(tokens),
-            text=text,
-            finish_reason="stop",
-            policy_version=5,
-        )
+        return response(tokens, rollout_log_probs=(-1.0,) * len(tokens), text=text, policy_version=5)
 
 
 class Length:

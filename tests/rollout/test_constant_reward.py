@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from megatron_sspo.rollout.constant_reward import ConstantReward
-from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from megatron_sspo.types import Prompt, RolloutGroup
+from tests.responses import response
 from tests.rollout import tiny_models
 
 HALF, WHOLE = {"answer": 0.5}, {"answer": 0.0, "format": 0.25}
@@ -16,16 +17,7 @@ def group(id, *responses, end="stop"):
     rollouts = []
     for text, parts in responses:
         tokens = [*tiny_models.tokenizer().encode(text), *([tiny_models.EOS] if end == "stop" else [])]
-        rollouts.append(
-            Rollout(
-                tokens=tokens,
-                rollout_log_probs=[-1.0] * len(tokens),
-                text=text,
-                finish_reason=end,
-                policy_version=0,
-                reward_parts=parts,
-            )
-        )
+        rollouts.append(response(tokens, text=text, finish_reason=end, reward_parts=parts))
     return RolloutGroup(prompt=Prompt(id=id, tokens=(3,), answer="7"), rollouts=rollouts)
 
 

@@ -10,7 +10,8 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.reward.overlong import Overlong
 from megatron_sspo.rollout.cycles import RolloutCycles
 from megatron_sspo.run import Model, Prompts, Rollouts, Run, check
-from megatron_sspo.types import Rollout, RolloutGroup
+from megatron_sspo.types import RolloutGroup
+from tests.responses import response
 from tests.rollout.test_collect import Length
 
 
@@ -41,16 +42,7 @@ class Servers:
         for place, prompt in enumerate(prompts):
             self.begun.append(prompt.id)
             texts = ["x" * self.script(int(prompt.id), index) for index in range(group_size)]
-            rollouts = [
-                Rollout(
-                    tokens=(1,) * len(text),
-                    rollout_log_probs=(0.0,) * len(text),
-                    text=text,
-                    finish_reason="stop",
-                    policy_version=self.version,
-                )
-                for text in texts
-            ]
+            rollouts = [response((1,) * len(text), text=text, policy_version=self.version) for text in texts]
             groups.append((place, RolloutGroup(prompt=prompt, rollouts=rollouts)))
         groups.sort(key=lambda group: group[1].prompt.id in self.slow)
         return Started(self, groups)

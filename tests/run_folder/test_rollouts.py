@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from megatron_sspo.run_folder.rollouts import pieces, write_examples
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
+from tests.responses import response
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,7 @@ def by_words() -> Tokenizer:
 
 
 def rollout(tokens: list[int], reward: float = 0.0, **more) -> Rollout:
-    more = {"text": "", "finish_reason": "stop", "policy_version": 0, "reward_parts": {"answer": reward}} | more
-    return Rollout(tokens=tuple(tokens), rollout_log_probs=(0.0,) * len(tokens), **more)
+    return response(tokens, reward_parts={"answer": reward}, **more)
 
 
 @pytest.mark.parametrize(

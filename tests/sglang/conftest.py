@@ -30,7 +30,7 @@ def _forked():
 def folders(tmp_path_factory):
     """Maps each kind to the Hugging Face folder of a tiny model."""
     root = tmp_path_factory.mktemp("models")
-    return {kind: tiny_policy.save(kind, root / kind) for kind in ("moe", "dense", "glm4")}
+    return {kind: tiny_policy.save(kind, root / kind) for kind in ("moe", "dense", "glm4", "mla")}
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from megatron_sspo.rollout.engines import sglang
 from megatron_sspo.rollout.servers.client import Client, ServerError
 from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
-from tests.policy.tiny_policy import TEMPERATURE, make_run
+from tests.policy.tiny_policy import ROUTERS, TEMPERATURE, make_run
 from tests.sglang import served
 
 PROMPTS = [Prompt(id=str(n), tokens=tuple(range(n + 2, 2 * n + 5)), answer="") for n in range(6)]
@@ -52,7 +52,7 @@ def largest_difference(policy, groups):
     return sorted(of_responses)[-2]
 
 
-@pytest.mark.parametrize("kind", ["moe", "dense", "glm4"])
+@pytest.mark.parametrize("kind", ["moe", "dense", "glm4", "mla"])
 def test_log_probs_are_the_trainers_after_every_sync(engines, policies, folders, monkeypatch, kind):
     """Sends each version in many small buckets; the last one goes through process groups that exist already."""
     engine, policy = engines(kind), policies(kind)
@@ -78,8 +78,8 @@ def test_log_probs_are_the_trainers_after_every_sync(engines, policies, folders,
     assert not list((engine._options.run_folder / "servers").glob("weights-*")), "weights were left on the disk"
 
 
-@pytest.mark.parametrize(("kind", "layers"), [("moe", 4), ("glm4", 3)])
-def test_routes_are_those_that_the_trainer_takes(engines, policies, kind, layers):
+@pytest.mark.parametrize("kind", ["moe", "glm4", "mla"])
+def test_routes_are_those_that_the_trainer_takes(engines, policies, kind):
     engine, policy = engines(kind), policies(kind)
     engine.load_weights(policy.weights(), 0)
     groups = generate(engine, policy)
@@ -88,15 +88,15 @@ def test_routes_are_those_that_the_trainer_takes(engines, policies, kind, layers
     )
     for group, own in zip(groups, recorded, strict=True):
         for rollout, mine in zip(group.rollouts, own.rollouts, strict=True):
-            found = choices(rollout.routes, layers)
-            assert found == choices(mine.routes, layers)[: len(found)]
+            found = choices(rollout.routes, kind)
+            assert found == choices(mine.routes, kind)[: len(found)]
 
 
-def choices(routes, layers=4):
+def choices(routes, kind="moe"):
     """Returns the sorted experts of each token and layer."""
-    from megatron_sspo.batching.routes import RouterShape, unpack_routes
+    from megatron_sspo.batching.routes import unpack_routes
 
-    return np.sort(unpack_routes(routes, RouterShape(num_layers=layers, topk=2, num_experts=8)), axis=-1).tolist()
+    return np.sort(unpack_routes(routes, ROUTERS[kind]), axis=-1).tolist()
 
 
 def test_greedy_is_the_most_likely_token_and_a_stop_string_is_kept(engines, policies, folders):

@@ -25,10 +25,11 @@ def project(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "values",
     [
-        ["objective=my_objective.py:objective"],
-        ["advantage=my_advantage.py:ranks"],
+        [
+            *("objective=my_objective.py:objective", "advantage=my_advantage.py:ranks"),
+            *("prompts.source=my_source.py:rows", 'prompts.options={"largest": 9}'),
+        ],
         ["rollouts.agent=my_agent.py:TwoTries", "prompts.template=chat", "evaluation=none"],
-        ["prompts.source=my_source.py:rows", 'prompts.options={"largest": 9}'],
         ["prompts.source=my_curriculum.py:rows", 'prompts.options={"size": 100}', "prompts.shuffle=false"],
         [
             "rollouts.environment=my_environment.py:environment",
@@ -39,7 +40,7 @@ def project(tmp_path, monkeypatch):
         ],
     ],
 )
-def test_a_part_passes_the_checks_of_a_run(project, values, capsys) -> None:
+def test_parts_pass_the_checks_of_a_run(project, values, capsys) -> None:
     # the recipe names its model beside its file, which another test may have loaded by a relative path
     values = [f"model.path={ROOT / 'examples' / 'tiny_moe'}", *values]
     options = [word for value in values for word in ("--set", value)]

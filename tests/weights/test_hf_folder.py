@@ -145,30 +145,6 @@ def test_mixed_dtypes_leave_config_as_it_was(checkpoint, tmp_path):
     assert [HFFolder(tmp_path / "new").dtypes()[name] for name in "abc"] == [torch.float32, torch.float16, torch.int64]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_failed_stream_leaves_no_files(checkpoint, tmp_path, error):
-    source = HFFolder(checkpoint("llama"))
-
-    def broken():
-        for number, pair in enumerate(stream(source)):
-            if number == 5:
-                assert list(tmp_path.glob("deep/new.partial-*/*.safetensors"))
-                assert not (tmp_path / "deep" / "new").exists()
-                raise error
-            yield pair
-
-    with pytest.raises(error):
-        write_folder(tmp_path / "deep" / "new", broken(), source=source, shard_bytes=1)
-    assert list((tmp_path / "deep").iterdir()) == []
-
-
-def test_a_full_disk_is_one_sentence(checkpoint, tmp_path, small_files):
-    source = HFFolder(checkpoint("llama"))
-    with pytest.raises(UserError, match=r"cannot write .*/new \(.*too large.*make room, or write to another disk"):
-        write_folder(tmp_path / "new", stream(source), source=source)
-    assert not list(tmp_path.glob("new*"))
-
-
 def test_random_weights_keep_the_files_beside_them(checkpoint, tmp_path):
     """Transformers writes a tokenizer by the rules of a class, and a generation_config.json of its own."""
     source = shutil.copytree(checkpoint("llama"), tmp_path / "source")

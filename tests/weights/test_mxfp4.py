@@ -57,9 +57,13 @@ def test_a_published_folder_is_read_in_bfloat16(tmp_path):
         tensors[f"{name}_blocks"], tensors[f"{name}_scales"] = packed(experts, outputs, inputs, seed=len(tensors))
         expected[name] = naive(tensors[f"{name}_blocks"], tensors[f"{name}_scales"]).bfloat16()
     expected |= {name: tensor for name, tensor in tensors.items() if not name.endswith(("_blocks", "_scales"))}
-    save_file(tensors, file, metadata={"format": "pt"})
+    of_scales = next(name for name in tensors if name.endswith("_scales"))
+    save_file({name: each for name, each in tensors.items() if name != of_scales}, file, metadata={"format": "pt"})
     plain = json.loads(config_file.read_text())
     config_file.write_text(json.dumps({**plain, "quantization_config": {"quant_method": "mxfp4"}}))
+    with pytest.raises(UserError, match=f"{of_scales.replace('scales', 'blocks')} without its scales"):
+        convert(tmp_path / "hf", tmp_path / "megatron")
+    save_file(tensors, file, metadata={"format": "pt"})
     convert(tmp_path / "hf", tmp_path / "megatron")
     convert(tmp_path / "megatron", tmp_path / "back")
     found = HFFolder(tmp_path / "back")

@@ -58,14 +58,6 @@ def test_blocks_cover_every_tensor_once(row, num_shards):
         assert covered == list(range(shape[row.dim]))
 
 
-def test_qkv_of_one_group_by_hand():
-    q, k, v = torch.rand(4, 5), torch.rand(2, 5), torch.rand(2, 5)  # 2 heads, 1 group, head_dim 2
-    row = qkv("qkv", ("q", "k", "v"), num_heads=2, num_groups=1, head_dim=2, inputs=(5,))
-    (shard,) = shards_of(row, {"q": q, "k": k, "v": v}, 1)
-    by_hand = torch.stack([q[0], q[1], q[2], q[3], k[0], k[1], v[0], v[1]])
-    assert torch.equal(shard, by_hand)
-
-
 def test_qkv_splits_as_megatron_splits_it():
     """Megatron views linear_qkv's output as [groups, (heads/groups + 2)·head_dim] and splits that into q, k, v."""
     heads, groups, head = 8, 4, 3

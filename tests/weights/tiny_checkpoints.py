@@ -8,6 +8,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    Glm4MoeLiteConfig,
+    Glm4MoeLiteForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
     LlamaConfig,
@@ -36,7 +38,7 @@ _SHAPE = {
 }
 
 KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral", "glm4_moe", "glm4_moe_odd")
-KINDS += ("deepseek_v3", "deepseek_v3_odd", "gpt_oss", "qwen3_next", "qwen3_5_moe_text")
+KINDS += ("deepseek_v3", "deepseek_v3_odd", "glm4_moe_lite", "gpt_oss", "qwen3_next", "qwen3_5_moe_text")
 DIVISIBLE = tuple(kind for kind in KINDS if kind != "llama_one_group")  # those with 4 key-value heads
 
 
@@ -58,6 +60,11 @@ def build(kind: str, **sizes: int) -> PreTrainedModel:
         model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, num_key_value_heads=4, head_dim=6))
     elif kind == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**_SHAPE, num_key_value_heads=4, tie_word_embeddings=True))
+    elif kind == "glm4_moe_lite":
+        experts = {"n_routed_experts": 6, "moe_intermediate_size": 12, "num_experts_per_tok": 2}
+        sizes = {"q_lora_rank": 10, "kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5}
+        sizes |= {"num_key_value_heads": 8, "num_nextn_predict_layers": 0}
+        model = Glm4MoeLiteForCausalLM(Glm4MoeLiteConfig(**_SHAPE, **experts, **sizes))
     elif kind.startswith("glm4_moe"):
         is_odd = kind.endswith("odd")  # every layer with experts, in groups
         groups = {"n_group": 3, "topk_group": 2, "num_experts_per_tok": 4} if is_odd else {"num_experts_per_tok": 2}

@@ -8,6 +8,7 @@ none, and the keys and values of all context-parallel ranks are gathered beforeh
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,18 +86,21 @@ def refusal(layer: Any, device: torch.device) -> str:
     The layer attends forward and backward within a small row, and the result is compared with plain attention.
     """
     heads, groups = layer.num_attention_heads_per_partition, layer.num_query_groups_per_partition
-    dtype, width = layer.config.params_dtype, layer.hidden_size_per_attention_head
+    # latent attention has another width of values, and a scale of its own
+    width = getattr(layer, "q_head_dim", layer.hidden_size_per_attention_head)
+    of_values = layer.config.v_head_dim if hasattr(layer, "q_head_dim") else width
+    scale = getattr(layer, "softmax_scale", None) or layer.config.softmax_scale or width**-0.5
     generator = torch.Generator().manual_seed(0)
     inputs = [
-        torch.randn(_SECTIONS[-1].stop, count, width, generator=generator).to(device, dtype)
-        for count in (heads, groups, groups, heads)
+        torch.randn(_SECTIONS[-1].stop, *shape, generator=generator).to(device, layer.config.params_dtype)
+        for shape in ((heads, width), (groups, width), (groups, of_values), (heads, of_values))
     ]
     pieces = pieces_of(_SECTIONS, 0, 1).to(device)
     try:
         found = _with_gradients(layer.core_attention.attend, inputs, pieces)
     except Exception as error:  # of many kinds: an assertion, no kernel for the mask, an error of CUDA
         return first_line(error)
-    expected = _with_gradients(_plain, [values.float() for values in inputs], pieces)
+    expected = _with_gradients(partial(_plain, scale=scale), [values.float() for values in inputs], pieces)
     for name, one, other in zip(("output", "query", "key", "value"), found, expected, strict=True):
         error = float((one.float() - other).abs().max() / other.abs().max())
         if not error < _LARGEST_ERROR:  # also if it is not a number
@@ -112,14 +116,14 @@ def _with_gradients(attend: Any, inputs: Sequence[torch.Tensor], pieces: Pieces)
         return [output.detach(), *torch.autograd.grad(output, leaves, inputs[3].reshape(output.shape))]
 
 
-def _plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pieces: Pieces) -> torch.Tensor:
+def _plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pieces: Pieces, scale: float) -> torch.Tensor:
     """Attends by a softmax over whole rows of scores."""
     borders, outputs = pieces.cu_keys.tolist(), []
     repeats = query.size(1) // key.size(1)
     for number, part in enumerate(query.split(pieces.cu_queries.diff().tolist())):
         rows = pieces.key_rows[borders[number] : borders[number + 1]]
         keys, values = (tensor[rows].repeat_interleave(repeats, dim=1) for tensor in (key, value))
-        scores = torch.einsum("qhd,khd->hqk", part, keys) / query.size(2) ** 0.5
+        scores = scale * torch.einsum("qhd,khd->hqk", part, keys)
         hidden = torch.ones_like(scores, dtype=torch.bool).triu(1 + len(rows) - len(part))
         outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values))
     return torch.cat(outputs).flatten(1)

@@ -58,7 +58,9 @@ def fast_model_fields(architecture: Mapping[str, Any], options: Mapping[str, Any
         "bias_activation_fusion": is_swiglu and not fields.get("use_te_activation_func"),
         "gradient_accumulation_fusion": True,
     }
-    return _known(TransformerConfig, wanted)
+    # the one in which Transformer Engine has sinks
+    communication = {"cp_comm_type": "a2a"} if fields.get("softmax_type", "vanilla") != "vanilla" else {}
+    return {**_known(TransformerConfig, wanted), **communication}
 
 
 def fast_ddp_fields(options: Mapping[str, Any], parallel: Parallel) -> dict[str, bool]:

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
 
 from megatron_sspo.errors import UserError
@@ -24,6 +24,7 @@ _ABORT_SECONDS = 60.0  # time limit for a server to return an aborted response
 _ASK_SECONDS = 30.0  # time limit of a request that samples nothing
 _FIRST_PAUSE, _MAX_PAUSE = 0.2, 10.0  # seconds between two attempts at one response
 _POLL_SECONDS = 0.5
+_PARSERS = "check tool_call_parser and reasoning_parser in rollouts.options, which name parsers of SGLang"
 _SHORTENED = 2  # tokens that SGLang takes off the limit of a response that fills the model's positions
 
 
@@ -83,11 +84,21 @@ class Requests:
             self._runners[episodes] = TurnRunner(model, None) if episodes is None else episodes.on(model)
         return self._runners[episodes]
 
-    async def ask(self, path: str, content: Mapping[str, Any], first: int) -> dict[str, Any]:
-        """Asks a server to parse a text.
+    async def ask(
+        self,
+        path: str,
+        content: Mapping[str, Any],
+        first: int,
+        *,
+        seconds: float = _ASK_SECONDS,
+        remedy: str = _PARSERS,
+    ) -> dict[str, Any]:
+        """Asks a server something for which it samples nothing.
 
         Args:
             first: number of the server to try first, modulo their count.
+            seconds: the timeout of an attempt.
+            remedy: the end of the error's message.
 
         Raises:
             UserError: the servers reject the request, or no healthy server answers.
@@ -96,15 +107,15 @@ class Requests:
         while True:
             server = await self.pool.pick(first + failures)
             try:
-                return await server.client.post(path, content, seconds=_ASK_SECONDS)
+                answer = await self._while_up(server, server.client.post(path, content, seconds=seconds))
+                if path == "/generate":  # one that answers other requests alone is given up in the end
+                    server.num_removals = 0
+                return answer
             except ServerError as error:
                 failures += 1
                 # a parser of an unknown name is an internal error of SGLang's
                 if error.is_rejected or error.status == 500 or failures == _MAX_FAILURES:
-                    raise UserError(
-                        f"{error}: check tool_call_parser and reasoning_parser in rollouts.options, which name parsers "
-                        "of SGLang"
-                    ) from error
+                    raise UserError(f"{error}: {remedy}") from error
                 await self.pool.check_after_failure(server, str(error))
                 await asyncio.sleep(_FIRST_PAUSE)
 
@@ -224,23 +235,29 @@ class Requests:
         id = f"{self._run}-{next(self._numbers):012d}"
         content = self.format.to_request(prompt, sampling, part, id=id, schema=schema)
         client = server.client if self._router is None else self._router.client
-        removed = asyncio.create_task(server.removed.wait())
-        answer = asyncio.create_task(client.post("/generate", content, seconds=self._seconds + _ABORT_SECONDS))
         timer = asyncio.get_running_loop().call_later(self._seconds, self._abort, id, server)
         try:
-            await asyncio.wait({removed, answer}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                more = self._parse(answer.result(), content, client.url)
-                server.num_removals = 0
-                if len(more.tokens):
-                    self._last_tokens = time.monotonic()
-                return more
-            raise ServerError(f"{server.client.url} was removed from the pool")
+            request = client.post("/generate", content, seconds=self._seconds + _ABORT_SECONDS)
+            more = self._parse(await self._while_up(server, request), content, client.url)
+            server.num_removals = 0
+            if len(more.tokens):
+                self._last_tokens = time.monotonic()
+            return more
         except (ServerError, asyncio.CancelledError):
             self._abort(id, server)
             raise
         finally:
             timer.cancel()
+
+    async def _while_up(self, server: Server, request: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+        """Returns the answer to a request. Raises ServerError if its server is removed from the pool meanwhile."""
+        removed, answer = asyncio.create_task(server.removed.wait()), asyncio.create_task(request)
+        try:
+            await asyncio.wait({removed, answer}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            raise ServerError(f"{server.client.url} was removed from the pool")
+        finally:
             removed.cancel()
             answer.cancel()
 

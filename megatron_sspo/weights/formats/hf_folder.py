@@ -80,6 +80,8 @@ class HFFolder(ModelFolder):
         self.num_mtp_tensors = num_tensors - len(found)
         if self._is_quantized:
             for name in [n.removesuffix(mxfp4.BLOCKS) for n in found if n.endswith(mxfp4.BLOCKS)]:
+                if name + mxfp4.SCALES not in found:
+                    raise UserError(f"{self.path} holds {name + mxfp4.BLOCKS} without its scales; download it again")
                 blocks, scales = found.pop(name + mxfp4.BLOCKS), found.pop(name + mxfp4.SCALES)
                 self._blocks[name] = blocks, scales
                 found[name] = replace(blocks, name=name, shape=mxfp4.shape(blocks.shape), dtype=torch.bfloat16)

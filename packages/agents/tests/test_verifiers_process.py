@@ -27,14 +27,25 @@ def load_taskset(config):
 """
 
 
-def test_an_episode_after_the_end_of_the_process_begins_another_one(tmp_path: Path) -> None:
-    (tmp_path / "verifiers" / "v1" / "utils").mkdir(parents=True)
-    (tmp_path / "verifiers" / "v1" / "utils" / "loaders.py").write_text(LOADERS, encoding="utf-8")
+_SIGNALS = "os.kill(os.getpid(), signal.SIGTERM) or os.kill(os.getpid(), signal.SIGUSR1)"
+
+
+@pytest.mark.parametrize(
+    ("done", "message"),
+    [
+        ("os._exit(3)", "exit code 3"),  # a further episode begins another process
+        (_SIGNALS, r"the environment failed: .*load_environment"),  # which Slurm sends to all; the next thing it does
+    ],
+)
+def test_episodes_of_a_process_that_ends_itself_or_gets_signals(tmp_path: Path, done: str, message: str) -> None:
+    folder = tmp_path / "verifiers" / "v1" / "utils"
+    folder.mkdir(parents=True)
+    (folder / "loaders.py").write_text(LOADERS.replace("os._exit(3)", done), encoding="utf-8")
 
     async def run_two() -> None:
         vf = Verifiers({}, folder=str(tmp_path))
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="exit code 3"):
+            with pytest.raises(RuntimeError, match=message):
                 await asyncio.wait_for(vf.run("http://127.0.0.1", PROMPT), 60)
         await vf.close()
 
@@ -44,21 +55,6 @@ def test_an_episode_after_the_end_of_the_process_begins_another_one(tmp_path: Pa
 def test_an_interpreter_that_writes_before_its_program() -> None:
     with pytest.raises(AgentError, match=r"cannot be opened in /bin/echo \(it writes b'-P .*name another interpreter"):
         chats({}, python="/bin/echo")
-
-
-def test_signals_that_slurm_sends_to_all_processes_end_no_episode(tmp_path: Path) -> None:
-    folder = tmp_path / "verifiers" / "v1" / "utils"
-    folder.mkdir(parents=True)
-    sent = "os.kill(os.getpid(), signal.SIGTERM) or os.kill(os.getpid(), signal.SIGUSR1)"
-    (folder / "loaders.py").write_text(LOADERS.replace("os._exit(3)", sent), encoding="utf-8")
-
-    async def run_one() -> None:
-        vf = Verifiers({}, folder=str(tmp_path))
-        with pytest.raises(RuntimeError, match=r"the environment failed: .*load_environment"):  # the next thing it does
-            await asyncio.wait_for(vf.run("http://127.0.0.1", PROMPT), 60)
-        await vf.close()
-
-    asyncio.run(run_one())
 
 
 def interpreter(path: Path, script: str) -> str:
