@@ -6,6 +6,9 @@ import warnings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Megatron's, about packages for GPUs
+    import megatron_sspo.policy  # before Megatron: without CUDA it lets Megatron compile nothing
+
+    # isort: split
     import aiohttp.web
     import matplotlib.backends.backend_agg
     import matplotlib.figure

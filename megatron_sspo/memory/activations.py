@@ -33,6 +33,10 @@ class Sizes:
         latents: width of the latents of queries, keys and values; 0 without latent attention.
         experts, chosen: numbers of experts and of experts per token; 0 in a dense layer.
         ffn_width: width of the MLP or of an expert; shared_width: that of the experts which every token passes.
+        net_heads: number of value heads of a gated delta net; 0 in a layer with attention.
+        net_channels: width of its queries, keys and values together; net_values: that of its values.
+        net_keys: width of the keys of all value heads.
+        has_gate, has_shared_gate: whether the output of attention, and of shared experts, is multiplied by a gate.
         has_sigmoid: whether a sigmoid chooses the experts, and not a softmax.
         expert_rows: (token, expert) pairs that this rank computes if all experts are used equally.
     """
@@ -54,6 +58,12 @@ class Sizes:
     chosen: int
     expert_rows: int
     shared_width: int
+    net_heads: int
+    net_channels: int
+    net_values: int
+    net_keys: int
+    has_gate: bool
+    has_shared_gate: bool
     has_sigmoid: bool
     has_qk_norm: bool
 
@@ -64,7 +74,7 @@ def sizes(
     """Returns the sizes of a layer on one rank.
 
     Args:
-        architecture: the family's arguments of Megatron's TransformerConfig.
+        architecture: the family's arguments of Megatron's TransformerConfig, as they are for this layer.
         num_tokens: the number of tokens of a microbatch.
         prompt, response: the numbers of tokens of the longest sequence.
         sharing: the number of responses that share a prompt.
@@ -81,6 +91,11 @@ def sizes(
     is_latent = architecture.get("multi_latent_attention")
     key_dim = architecture["qk_head_dim"] + architecture["qk_pos_emb_head_dim"] if is_latent else head_dim
     experts, chosen = architecture.get("num_moe_experts") or 0, architecture.get("moe_router_topk", 0)
+    has_net = architecture.get("linear_attention_freq")
+    key_heads, net_heads, key, value = (
+        architecture[f"linear_{name}"] if has_net else 0
+        for name in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
+    )
     width = architecture["moe_ffn_hidden_size"] if experts else architecture["ffn_hidden_size"]
     return Sizes(
         rows=rows,
@@ -100,6 +115,12 @@ def sizes(
         chosen=chosen,
         expert_rows=rows * chosen * parallel.expert_tensor,
         shared_width=-(-(experts and architecture.get("moe_shared_expert_intermediate_size", 0)) // tensor),
+        net_heads=net_heads // tensor,
+        net_channels=(2 * key_heads * key + net_heads * value) // tensor,
+        net_values=net_heads * value // tensor,
+        net_keys=net_heads * key // tensor,
+        has_gate=architecture.get("attention_output_gate", False),
+        has_shared_gate=bool(experts and architecture.get("moe_shared_expert_gate")),
         has_sigmoid=architecture.get("moe_router_score_function") == "sigmoid",
         has_qk_norm=bool(architecture.get("qk_layernorm") and not is_latent),
     )
@@ -112,8 +133,16 @@ def norm_bytes(rows: int, width: int, count: int, itemsize: int, *, use_te: bool
 
 def layer_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
     """Returns the bytes that a layer keeps of a microbatch."""
-    kept = 2 * norm_bytes(s.rows, s.hidden, 1, itemsize, use_te=use_te)
-    kept += itemsize * (s.rows * s.hidden + s.inner_rows * s.query_width)  # the inputs of attention's two linear layers
+    kept = 2 * norm_bytes(s.rows, s.hidden, 1, itemsize, use_te=use_te) + itemsize * s.rows * s.hidden
+    kept += (_delta_net if s.net_heads else _attention)(s, itemsize, use_te=use_te)
+    mlp = itemsize * (s.rows * s.hidden + s.inner_rows * 5 * s.ffn_width)
+    return kept + (_experts(s, itemsize) if s.experts else mlp)
+
+
+def _attention(s: Sizes, itemsize: int, *, use_te: bool) -> int:
+    kept = itemsize * s.inner_rows * s.query_width  # the input of the last linear layer
+    if s.has_gate:  # the sigmoid in float32, and the output without it
+        kept += s.inner_rows * (4 + itemsize) * s.query_width
     if s.has_qk_norm:
         kept += norm_bytes(s.inner_rows, s.query_width + s.kv_width, s.heads + s.groups, itemsize, use_te=use_te)
         if itemsize == 4 and not use_te:  # the key's norm then keeps query and value too, as parts of one tensor
@@ -124,14 +153,23 @@ def layer_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
     kept += s.inner_rows * (itemsize * (s.heads + s.groups) * (s.pair_width // s.groups) + 4 * s.heads)
     if not use_te:  # the other keys and values, and the masks
         kept += (s.key_rows - s.inner_rows) * itemsize * s.pair_width + s.inner_rows * itemsize * s.mask_columns
-    mlp = itemsize * (s.rows * s.hidden + s.inner_rows * 5 * s.ffn_width)
-    return kept + (_experts(s, itemsize) if s.experts else mlp)
+    return kept
+
+
+def _delta_net(s: Sizes, itemsize: int, *, use_te: bool) -> int:
+    # the convolution's input, the inputs of the gate and of the last linear layer, both factors of the latter; the
+    # decays and rates
+    kept = s.inner_rows * (itemsize * (s.net_channels + 2 * s.net_values) + 8 * s.net_values + 20 * s.net_heads)
+    kept += norm_bytes(s.inner_rows, s.net_values, s.net_heads, itemsize, use_te=use_te)
+    # beside these, kernels keep queries, keys, values, and a chunk's 64 products for each token
+    return kept + (s.inner_rows * itemsize * (2 * s.net_keys + s.net_values + 64 * s.net_heads) if use_te else 0)
 
 
 def _experts(s: Sizes, itemsize: int) -> int:
     # the router: its input, the chosen experts' logits, indices and probabilities, and the routing map
     router = s.rows * (itemsize * s.hidden + 24 * s.chosen + (9 if s.has_sigmoid else 5) * s.experts)
     shared = itemsize * s.inner_rows * 5 * s.shared_width  # their input is the router's
+    shared += itemsize * s.rows * s.hidden if s.has_shared_gate else 0
     # per pair: its input, fc1's output (2 · ffn_width), silu, up, their product, the weighted product, the weight
     return router + shared + s.expert_rows * (itemsize * (s.hidden + 6 * s.ffn_width) + 4)
 

@@ -141,27 +141,32 @@ def estimate(run: Run, config: Mapping[str, Any], *, on_cuda: bool) -> list[Memo
     state_itemsize = 8 if itemsize == 4 else 12  # two moments, and main weights for a 16-bit model
     on_gpu = 1 - run.optimizer.offload
     # Transformer Engine has no masks, and copies of keys are made again for the backward pass
-    shares = not on_cuda and run.share_prompts is not False
-    sizes, dense = (
-        activations.sizes(
-            {**architecture, **changes},
+    shares = not on_cuda and run.share_prompts is not False and not architecture.get("linear_attention_freq")
+    patterns = [architecture.get(name) for name in ("moe_layer_freq", "linear_attention_freq")]
+
+    def sizes_of(layer: int) -> activations.Sizes:
+        with_experts, with_net = (
+            pattern[min(layer, len(pattern) - 1)] if isinstance(pattern, list) else pattern for pattern in patterns
+        )
+        return activations.sizes(
+            {
+                **architecture,
+                "num_moe_experts": architecture.get("num_moe_experts") if with_experts else None,
+                "linear_attention_freq": with_net,
+            },
             parallel,
             run.tokens_per_microbatch,
             run.prompts.max_tokens,
             run.rollouts.sampling.max_tokens,
             run.rollouts.group_size if shares else 1,
         )
-        for changes in ({}, {"num_moe_experts": None})
-    )
-    pattern = architecture.get("moe_layer_freq")
-    dense_layers = {number for number, has in enumerate(pattern) if not has} if isinstance(pattern, list) else set()
+
+    sizes = sizes_of(architecture["num_layers"] - 1)
     teacher, found = _teacher_bytes(run), []
     for stage, count in enumerate(counts):
         updated = _num_optimizer_parameters(run, trained[stage])
         is_last = stage == len(counts) - 1
-        num_dense = len(dense_layers & {*layers[stage]})
-        of_layers = [dense] * num_dense + [sizes] * (len(layers[stage]) - num_dense)
-        kept, working = _activations(run, of_layers, stage, itemsize, use_te=on_cuda)
+        kept, working = _activations(run, [*map(sizes_of, layers[stage])], stage, itemsize, use_te=on_cuda)
         logits = 0
         if is_last:
             kept += activations.norm_bytes(sizes.rows, sizes.hidden, 1, itemsize, use_te=on_cuda)
@@ -263,7 +268,8 @@ def cache_bytes(config: Mapping[str, Any], itemsize: int) -> int:
     fields = load_family(config).transformer_fields(config)
     if fields.get("multi_latent_attention"):  # engines keep the latent and the turned part of the keys
         return fields["num_layers"] * (fields["kv_lora_rank"] + fields["qk_pos_emb_head_dim"]) * itemsize
-    return 2 * fields["num_layers"] * fields["num_query_groups"] * fields["kv_channels"] * itemsize
+    layers = fields["num_layers"] - sum(fields.get("linear_attention_freq") or ())
+    return 2 * layers * fields["num_query_groups"] * fields["kv_channels"] * itemsize
 
 
 def _activations(

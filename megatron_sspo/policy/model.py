@@ -15,6 +15,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_size
 from megatron_sspo.policy.layers import latent_attention
 from megatron_sspo.policy.layers.attention import PackedAttention, RMSNorm
+from megatron_sspo.policy.layers.gated_delta_net import put_delta_nets
 from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
 from megatron_sspo.policy.with_cuda.fast_fields import fast_model_fields, output_layer_without_apex
@@ -75,6 +76,11 @@ def _check_values(transformer: TransformerConfig, parallel: Parallel) -> None:
         raise UserError(
             f"megatron.moe_router_load_balancing_type is {kinds} and megatron.moe_aux_loss_coeff is {coefficients}: a "
             "loss has both one of the types aux_loss and global_aux_loss, and a coefficient above 0"
+        )
+    if transformer.linear_attention_freq is not None and parallel.context > 1:
+        raise UserError(
+            "parallel.context is above 1, and the model has gated delta nets, whose state passes from token to token: "
+            "set it to 1"
         )
     # "a2a+p2p" needs groups that the trainer does not make, and Megatron would use none
     if not set(_as_list(transformer.cp_comm_type)) <= {None, "p2p", "a2a", "all_gather"}:
@@ -169,6 +175,8 @@ def build_chunks(
             _replace_local_modules(spec, transformer)
         elif share_prompts:
             _extend_attention(spec)
+        if transformer.linear_attention_freq is not None:
+            put_delta_nets(spec, transformer, stage, RMSNorm)
         with output_layer_without_apex(transformer):
             chunks.append(
                 GPTModel(

@@ -48,6 +48,7 @@ class Attention:
         qkv_bias: whether q, k and v have biases.
         default_groups: the number of key-value heads; None: that of query heads.
         default_head_dim: the size of a head; None: hidden_size / num_attention_heads.
+        output_gate: whether q_proj has, after each head's query, the gate of the head's output.
         has_own_rope: whether the attention itself has the rotary embedding, and scales the logits.
     """
 
@@ -55,6 +56,7 @@ class Attention:
     qkv_bias: bool = False
     default_groups: int | None = None
     default_head_dim: int | None = None
+    output_gate: bool = False
     has_own_rope: bool = False
 
 
@@ -229,6 +231,7 @@ def attention_rows(config: Config, layer: int, attention: Attention = _PLAIN_ATT
             num_groups=num_groups,
             head_dim=head_dim,
             inputs=inputs,
+            output_gate=attention.output_gate,
         )
 
     return [
@@ -267,8 +270,13 @@ def expert_rows(config: Config, layer: int, names: ExpertNames) -> list[Paramete
         found += _gated_rows(config, f"{megatron}.experts.{e}", modules, names.width, "expert_tensor")
     if names.shared:
         modules = tuple(f"{hf}.{names.shared}.{part}_proj.weight" for part in ("gate", "up", "down"))
-        count = size(config, "n_shared_experts", default=1)
-        found += _gated_rows(config, f"{megatron}.shared_experts", modules, names.width, "tensor", count)
+        width, count = names.shared_width, 1
+        if not width:
+            width, count = names.width, size(config, "n_shared_experts", default=1)
+        found += _gated_rows(config, f"{megatron}.shared_experts", modules, width, "tensor", count)
+    if names.shared_gate:
+        gate = (f"{megatron}.shared_experts.gate_weight", f"{hf}.{names.shared_gate}.weight")
+        found.append(replicated(*gate, (1, shape[1])))
     return found
 
 

@@ -31,6 +31,8 @@ class ExpertNames:
         width: the field of config.json with the intermediate size of an expert.
         bias: the tensor that is added to the router's scores to choose experts, and to nothing else; "": none.
         shared: the module of the shared experts; "": none.
+        shared_width: the field with their intermediate size; "": `width` times n_shared_experts.
+        shared_gate: the module that weights their output by σ(w · x); "": none.
     """
 
     router: str
@@ -40,6 +42,8 @@ class ExpertNames:
     width: str
     bias: str = ""
     shared: str = ""
+    shared_width: str = ""
+    shared_gate: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,12 @@ def load_family(config: Config, folder: Path | None = None) -> Family:
     name, names = config.get("model_type", ""), short_names(_FOLDER, "family")
     architecture = next(iter(config.get("architectures") or ()), None)
     try:
+        text = config.get("text_config")
+        if isinstance(text, Mapping) and text.get("model_type") in names:
+            raise UserError(
+                f"config.json is of a model of images and text ({short_repr(name)}): make a folder of its language "
+                "model by converting it with megatron-sspo convert to a checkpoint of Megatron and back"
+            )
         family: Family | None = resolve(_FOLDER, name, "family") if name in names else None
         if family is None or architecture not in (None, *family.architectures):
             listed = ", ".join(
@@ -78,6 +88,12 @@ def load_family(config: Config, folder: Path | None = None) -> Family:
         return family
     except UserError as error:
         raise UserError(f"{folder}: {error}" if folder else str(error)) from error
+
+
+def language_model(config: Config) -> dict[str, Any]:
+    """Returns the content of config.json of the language model within a model of images and text."""
+    text = config["text_config"]
+    return {"architectures": [load_family(text).architectures[0]], **text}
 
 
 def architecture(config: Config, folder: Path) -> dict[str, Any]:

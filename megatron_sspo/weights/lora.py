@@ -14,7 +14,7 @@ from hashlib import sha256
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.table import EvenSplit, ParameterMap, Read, Sharding
+from megatron_sspo.weights.table import EvenSplit, GatedQKV, ParameterMap, Read, Sharding
 
 PREFIX = "base_model.model."  # of PEFT's names
 _TARGETS = {
@@ -44,6 +44,10 @@ def factors_of(rows: Sequence[ParameterMap], targets: Collection[str], rank: int
     if missing := [target for target, found in wanted.items() if not found]:
         raise UserError(
             f"lora.targets has {missing[0]!r}, and the model has no such layers, or experts as one tensor: leave it out"
+        )
+    if any(isinstance(row.sharding, GatedQKV) for row in rows):
+        raise UserError(
+            "lora is set, and models whose attention has an output gate have no adapters here: leave it out"
         )
     names = {row.name for found in wanted.values() for row in found}
     return [_factors(row, rank) for row in rows if row.name in names]

@@ -7,6 +7,8 @@ makes a shard of these ranges, and `to_hf` reverses it. Rows do not depend on pr
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -100,6 +102,51 @@ class GroupedQKV(Sharding):
         whole = [block for group in range(self.num_groups) for block in _pieces(sizes, group, self.num_groups)]
         size = sum(sizes) // num_shards
         return tuple(_slice(whole, shard * size, (shard + 1) * size))
+
+
+@dataclass(frozen=True)
+class GatedQKV(GroupedQKV):
+    """`GroupedQKV` whose source 0 has each query head followed by its gate; a group has its queries, then its gates."""
+
+    head_dim: int
+
+    def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
+        return super().num_pieces([sizes[0] // 2, *sizes[1:]], num_shards)
+
+    def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
+        whole, step = [], 2 * self.head_dim
+        for group in range(self.num_groups):
+            q, k, v = _pieces(sizes, group, self.num_groups)
+            for offset in (0, self.head_dim):
+                starts = range(q.start + offset, q.stop, step)
+                whole += [Block(0, start, start + self.head_dim) for start in starts]
+            whole += [k, v]
+        size = sum(sizes) // num_shards
+        return tuple(_slice(whole, shard * size, (shard + 1) * size))
+
+
+@dataclass(frozen=True)
+class Interleaved(Sharding):
+    """A shard is a range of heads; head h has piece h of each part of source 0, then of source 1, ...
+
+    `parts` has the sizes of each source's parts, one after the other.
+    """
+
+    parts: tuple[tuple[int, ...], ...]
+    num_heads: int
+    size_field: str
+
+    def num_pieces(self, sizes: Sequence[int], num_shards: int) -> tuple[int, str]:
+        return self.num_heads, self.size_field
+
+    def blocks(self, sizes: Sequence[int], shard: int, num_shards: int) -> tuple[Block, ...]:
+        here = self.num_heads // num_shards
+        return tuple(
+            Block(source, start + block.start, start + block.stop)
+            for head in range(shard * here, (shard + 1) * here)
+            for source, parts in enumerate(self.parts)
+            for start, block in zip([0, *accumulate(parts)], _pieces(parts, head, self.num_heads), strict=False)
+        )
 
 
 @dataclass(frozen=True)
@@ -224,14 +271,15 @@ class ParameterMap:
         They may be views of the shards. Of a source that is fused it is the row's own part.
         """
         shards = shards[:1] if self.group == "none" else shards
-        parts: list[list[Tensor]] = [[] for _ in self.hf]
+        parts: list[list[tuple[int, Tensor]]] = [[] for _ in self.hf]
         for index, shard in enumerate(shards):
             offset, shard = 0, self.sharding.to_hf(shard)
             for block in self.blocks(index, len(shards)):
                 if block.source is not None:
-                    parts[block.source].append(shard.narrow(self.dim, offset, block.size))
+                    parts[block.source].append((block.start, shard.narrow(self.dim, offset, block.size)))
                 offset += block.size
-        return {name: _join(found, self.dim) for name, found in zip(self.hf, parts, strict=True)}
+        in_order = [[tensor for _, tensor in sorted(found, key=itemgetter(0))] for found in parts]
+        return {name: _join(found, self.dim) for name, found in zip(self.hf, in_order, strict=True)}
 
 
 def replicated(name: str, hf: str, shape: Shape) -> ParameterMap:
@@ -250,14 +298,23 @@ def column_parallel(name: str, hf: str, shape: Shape, size_field: str) -> Parame
 
 
 def qkv(
-    name: str, hf: tuple[str, str, str], *, num_heads: int, num_groups: int, head_dim: int, inputs: Shape
+    name: str,
+    hf: tuple[str, str, str],
+    *,
+    num_heads: int,
+    num_groups: int,
+    head_dim: int,
+    inputs: Shape,
+    output_gate: bool = False,
 ) -> ParameterMap:
     """Megatron's linear_qkv from q [num_heads·head_dim, *inputs], k and v [num_groups·head_dim, *inputs].
 
-    `inputs` is (hidden_size,) for the weight and () for the bias.
+    `inputs` is (hidden_size,) for the weight and () for the bias. With an output gate, q has twice as many rows.
     """
-    shapes = tuple((heads * head_dim, *inputs) for heads in (num_heads, num_groups, num_groups))
-    return ParameterMap(name=name, hf=hf, hf_shapes=shapes, sharding=GroupedQKV(num_groups), group="tensor")
+    rows = (num_heads * (1 + output_gate), num_groups, num_groups)
+    shapes = tuple((heads * head_dim, *inputs) for heads in rows)
+    sharding = GatedQKV(num_groups, head_dim) if output_gate else GroupedQKV(num_groups)
+    return ParameterMap(name=name, hf=hf, hf_shapes=shapes, sharding=sharding, group="tensor")
 
 
 def gate_up(name: str, hf: tuple[str, str], shape: Shape, size_field: str, group: Group = "tensor") -> ParameterMap:

@@ -234,6 +234,13 @@ COVERING |= {  # sinks, windows, biased experts that are one tensor in a folder
     "mla routed": replace(_replay(kind="mla"), tokens=4096),
     "mla TP2 SP EP2, routes, recompute": _replay(TP2_SP_EP2, "mla", **RECOMPUTE),
 }
+COVERING |= {  # gated delta nets, and attention with an output gate
+    "qwen3_next": Layout(kind="qwen3_next", tokens=4096),
+    "qwen3_next EP2": Layout(kind="qwen3_next", parallel=EP2),
+    "qwen3_next TP2 SP EP2, recompute": Layout(kind="qwen3_next", parallel=TP2_SP_EP2, megatron=RECOMPUTE),
+    "qwen3_next TP2 SP ETP2": Layout(kind="qwen3_next", parallel=TP2_SP_ETP2),
+    "qwen3_next PP2 VPP2": Layout(kind="qwen3_next", parallel=PP2_VPP2),
+}
 LAYOUTS = COVERING | REPEATING
 
 

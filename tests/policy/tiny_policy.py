@@ -24,10 +24,14 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 from megatron_sspo.batching.routes import RouterShape, pack_routes, unpack_routes
@@ -40,7 +44,7 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
-KINDS += ("mla", "mla_odd", "mla_glm", "gpt_oss")
+KINDS += ("mla", "mla_odd", "mla_glm", "gpt_oss", "qwen3_next", "qwen3_5")
 ROUTERS = {  # of the kinds that have a batch with routes
     "moe": RouterShape(num_layers=4, topk=2, num_experts=8),
     "glm4": RouterShape(num_layers=3, topk=2, num_experts=8),
@@ -97,6 +101,17 @@ def build(kind: str) -> PreTrainedModel:
         experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2}
         experts |= {"first_k_dense_replace": 0, "moe_intermediate_size": 20, "n_shared_experts": 2}
         model = Glm4MoeForCausalLM(Glm4MoeConfig(**attention, **experts, **sizes))
+    elif kind in ("qwen3_next", "qwen3_5"):
+        heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12}
+        experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+        experts |= {"shared_expert_intermediate_size": 32, "linear_value_head_dim": 16}
+        if kind == "qwen3_next":
+            # outputs of a net are small where queries and keys are orthogonal, and its norm would magnify rounding
+            heads |= {"rms_norm_eps": 1e-3}
+            model = Qwen3NextForCausalLM(Qwen3NextConfig(head_dim=32, **heads, **experts, **sizes))
+        else:  # attention in every second layer
+            heads |= {"linear_conv_kernel_dim": 3, "full_attention_interval": 2}
+            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(head_dim=32, **heads, **experts, **sizes))
     elif kind.startswith("mla"):
         is_odd = kind.endswith("odd")  # as Moonlight: queries without a latent, no YaRN; otherwise as DeepSeek-V3
         ranks = {"q_lora_rank": None if is_odd else 40, "kv_lora_rank": 24}
@@ -122,6 +137,10 @@ def build(kind: str) -> PreTrainedModel:
         # Biases of mean 1 and norms of keys make all keys of a head nearly equal. The gradient of the norms is then
         # a difference of nearly equal sums: in Transformers' own float32 9e-6 from float64, and with mean 0 1.5e-6.
         mean, std = (1.0, 0.1) if "norm" in name else (0.0, 0.08)
+        if kind.startswith("qwen3_") and "linear_attn" not in name:  # whose other norms have the weight minus 1
+            mean = 0.0
+        if "conv1d" in name:
+            std = 0.5
         torch.nn.init.normal_(parameter, mean, std)
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
@@ -141,7 +160,7 @@ def save(kind: str, folder: Path) -> Path:
 
 def lora(kind: str, folder: Path) -> LoRA:
     """Returns adapters of all layers, to start from those of `save_adapter`."""
-    has_experts = kind.startswith(("mo", "mixtral", "glm4"))
+    has_experts = kind.startswith(("mo", "mixtral", "glm4", "qwen3_next"))
     has_mlp = kind.startswith("glm4") or not (has_experts or kind == "gpt_oss")
     return LoRA(
         rank=8,

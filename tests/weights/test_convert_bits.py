@@ -7,8 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from megatron_sspo.errors import UserError
+from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.conversion.convert import convert
 from megatron_sspo.weights.conversion.verify import verify
+from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.hf_folder import HFFolder
 from megatron_sspo.weights.formats.torch_dist import read_index
 from tests.weights.folders import assert_same_bits, edit_json, tensors
@@ -74,6 +76,31 @@ def test_frequencies_of_the_rotary_embedding_are_left_out(checkpoint, tmp_path):
     convert(tmp_path / "megatron", tmp_path / "back")
     assert_same_bits(checkpoint("llama"), tmp_path / "back")
     assert verify(tmp_path / "hf", tmp_path / "back").differences == []
+
+
+def test_the_language_model_of_a_model_of_images_and_text(tmp_path, capsys):
+    """Qwen3.5 is published so, with tensors of multi-token prediction and one tensor for a layer's experts."""
+    from transformers import AutoModelForCausalLM, Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration
+
+    text = build("qwen3_5_moe_text").config.to_dict()
+    vision = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 1, "patch_size": 2}
+    vision |= {"out_hidden_size": text["hidden_size"], "num_position_embeddings": 4}
+    torch.manual_seed(0)
+    whole = Qwen3_5MoeForConditionalGeneration(Qwen3_5MoeConfig(text_config=text, vision_config=vision))
+    whole.save_pretrained(tmp_path / "whole", save_original_format=False)
+    file = tmp_path / "whole" / "model.safetensors"
+    tensors = load_file(file)
+    assert any("mlp.experts.gate_up_proj" in name for name in tensors) and any("visual" in name for name in tensors)
+    save_file(tensors | {"mtp.fc.weight": torch.zeros(3, 3)}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match="a model of images and text"):
+        load_family(read_json(tmp_path / "whole" / "config.json"))
+    convert(tmp_path / "whole", tmp_path / "megatron")
+    assert "1 tensors of multi-token prediction are left out" in capsys.readouterr().err
+    convert(tmp_path / "megatron", tmp_path / "text")
+    tokens = torch.arange(9)[None]
+    with torch.no_grad():
+        found = AutoModelForCausalLM.from_pretrained(tmp_path / "text")(tokens).logits
+        assert torch.equal(found, whole(input_ids=tokens).logits)
 
 
 def test_tensors_of_multi_token_prediction_are_left_out(checkpoint, tmp_path, capsys):

@@ -217,7 +217,7 @@ def test_absent_sizes_of_attention_are_those_of_transformers(checkpoint, kind, a
     rows = family.rows(config, 97)
     shapes = dict(pair for row in rows for pair in zip(row.hf, row.hf_shapes, strict=True) if "self_attn" in pair[0])
     assert shapes == expected
-    fields, attention = family.transformer_fields(config), model.model.layers[0].self_attn
+    fields, attention = family.transformer_fields(config), model.model.layers[-1].self_attn
     assert fields["kv_channels"] == attention.head_dim
     assert fields["num_query_groups"] == model.config.num_key_value_heads
 

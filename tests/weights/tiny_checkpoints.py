@@ -18,10 +18,14 @@ from transformers import (
     MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 from transformers.modeling_utils import PreTrainedModel
 
@@ -34,7 +38,7 @@ _SHAPE = {
 }
 
 KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral", "glm4_moe", "glm4_moe_odd")
-KINDS += ("deepseek_v3", "deepseek_v3_odd", "glm4_moe_lite", "gpt_oss")
+KINDS += ("deepseek_v3", "deepseek_v3_odd", "glm4_moe_lite", "gpt_oss", "qwen3_next", "qwen3_5_moe_text")
 DIVISIBLE = tuple(kind for kind in KINDS if kind != "llama_one_group")  # those with 4 key-value heads
 
 
@@ -68,6 +72,16 @@ def build(kind: str, **sizes: int) -> PreTrainedModel:
         has = {"use_qk_norm": not is_odd, "attention_bias": not is_odd, "first_k_dense_replace": 1 - is_odd}
         sizes = {**_SHAPE, "num_key_value_heads": 4, "head_dim": 8, "num_nextn_predict_layers": 0}
         model = Glm4MoeForCausalLM(Glm4MoeConfig(**sizes, **experts, **has))
+    elif kind in ("qwen3_next", "qwen3_5_moe_text"):
+        heads = {"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 6}
+        experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+        sizes = {**_SHAPE, "num_key_value_heads": 4, "head_dim": 8, "linear_value_head_dim": 4}
+        experts |= {"shared_expert_intermediate_size": 20, "full_attention_interval": 2}
+        if kind == "qwen3_next":
+            model = Qwen3NextForCausalLM(Qwen3NextConfig(**sizes, **heads, **experts))
+        else:
+            del sizes["intermediate_size"]
+            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**sizes, **heads, **experts))
     elif kind.startswith("deepseek_v3"):
         is_odd = kind.endswith("odd")  # queries without a latent, every layer with experts, in one group
         groups = {"n_group": 1, "topk_group": 1} if is_odd else {"n_group": 3, "topk_group": 2}

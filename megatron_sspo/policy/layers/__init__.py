@@ -1,1 +1,1 @@
-"""Attention of kinds that stock Megatron lacks, or computes for one sequence alone."""
+"""Attention and linear attention of kinds that stock Megatron lacks, or computes for one sequence alone."""

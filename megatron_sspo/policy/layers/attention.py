@@ -27,11 +27,20 @@ _MULTIPLICATIONS_PER_CALL = 400_000
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch's RMSNorm, marked for sequence parallelism (Megatron's own wrapper refuses sequence parallelism)."""
+    """torch's RMSNorm, marked for sequence parallelism (Megatron's own wrapper refuses sequence parallelism).
+
+    With `layernorm_zero_centered_gamma` the weight is kept minus 1, and the norm is taken in float32.
+    """
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         self.weight.sequence_parallel = config.sequence_parallel  # pyright: ignore[reportAttributeAccessIssue]
+        self.is_zero_centered = config.layernorm_zero_centered_gamma
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.is_zero_centered:
+            return super().forward(x)
+        return F.rms_norm(x.float(), self.normalized_shape, 1 + self.weight.float(), self.eps).type_as(x)
 
 
 class PackedAttention(MegatronModule):

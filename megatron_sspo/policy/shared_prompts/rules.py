@@ -21,7 +21,7 @@ def shares_prompts(wanted: bool | None, transformer: TransformerConfig) -> bool:
         wanted: `Run.share_prompts`.
 
     Raises:
-        UserError: prompts are to be shared, and routers have losses, or attention has sinks.
+        UserError: prompts are to be shared, and routers have losses, attention has sinks, or layers keep a state.
     """
     if wanted and has_router_losses(transformer):
         raise UserError(
@@ -35,7 +35,13 @@ def shares_prompts(wanted: bool | None, transformer: TransformerConfig) -> bool:
             "share_prompts is true, and the model's attention has sinks, with which rows that share prompts have not "
             "run by Transformer Engine: leave out share_prompts"
         )
-    if wanted is not None or has_sinks:
+    keeps_state = transformer.linear_attention_freq is not None
+    if wanted and keeps_state:
+        raise UserError(
+            "share_prompts is true, and the model has gated delta nets, whose state after a prompt would have to be "
+            "copied to each response: leave out share_prompts"
+        )
+    if wanted is not None or has_sinks or keeps_state:
         return bool(wanted)
     is_measured = not torch.cuda.is_available() or (has_transformer_engine() and transformer.context_parallel_size == 1)
     return is_measured and not has_router_losses(transformer)

@@ -132,7 +132,7 @@ class Decoder:
                 places = _order_without(finished)
                 rows = [rows[place] for place in places]
                 kept = torch.tensor(places, device=self._device)
-                cache.batch_select_indices(kept)
+                cache.reorder_cache(kept)
                 tokens, mask, lengths = tokens[kept], mask[kept], lengths[kept]
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
             logits = self.model(
@@ -178,7 +178,7 @@ class Decoder:
             for row, key in zip(rows, keys, strict=True):
                 row.routes = [found[place[key], width - len(prompts[key]) :]]
         indices = torch.tensor([place[key] for key in keys], device=self._device)
-        cache.batch_select_indices(indices)
+        cache.reorder_cache(indices)
         return logits[indices], cache, mask.to(self._device)[indices], lengths.to(self._device)[indices]
 
     def _append(self, rows: list[Row], logits: Tensor, sampling: Sampling, stop_strings: StopStrings) -> Tensor:

@@ -25,9 +25,12 @@ class CheckpointKeys:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = dict.fromkeys(names)
-        layers = {match[0] for name in self._names if (match := re.match(r"decoder\.layers\.\d+", name))}
         self._has_experts = {name.split(".mlp.")[0] for name in self._names if ".mlp.experts." in name}
-        self._are_alike = self._has_experts in (set(), layers)
+        matches = [match for name in self._names if (match := re.fullmatch(r"decoder\.layers\.(\d+)\.(.+)", name))]
+        layers: dict[str, set[str]] = {match[1]: set() for match in matches}
+        for match in matches:
+            layers[match[1]].add(match[2])
+        self._are_alike = len(set(map(frozenset, layers.values()))) < 2
 
     def locations(self, name: str) -> list[Location]:
         """Returns the locations of a row, by its name."""
@@ -53,7 +56,7 @@ class CheckpointKeys:
     def _in_layer(self, layer: int, rest: str, index: Sequence[int] = ()) -> list[Location]:
         """Returns a stacked location, as Megatron writes if all layers are alike, and one with a key per layer.
 
-        If some layers have experts and others do not, Megatron knows the second alone.
+        If only some layers have experts, or linear attention, Megatron knows the second alone.
         """
         stacked = Location(f"decoder.layers.{rest}", (layer, *index))
         alone = Location(f"decoder.layers.{layer}.{rest}", tuple(index))

@@ -16,6 +16,7 @@ from megatron_sspo.errors import UserError, os_errors_as_user_errors
 from megatron_sspo.files.reading import read_json
 from megatron_sspo.files.writing import safetensors_errors_as_user_errors
 from megatron_sspo.weights import mxfp4
+from megatron_sspo.weights.family import language_model
 from megatron_sspo.weights.formats.companions import MTP, copy_tokenizer_files, write_config
 from megatron_sspo.weights.formats.destination import new_folder
 from megatron_sspo.weights.formats.fused_experts import split_fused_experts
@@ -28,7 +29,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 class HFFolder(ModelFolder):
-    """A folder with config.json and safetensors files, whose names are in `files`.
+    """A folder with config.json and safetensors files (`files`); of a model of images and text, its language model.
 
     Raises UserError if config.json or the weights are missing, or cannot be read.
     """
@@ -49,6 +50,8 @@ class HFFolder(ModelFolder):
         self._is_quantized = is_known(self.config.get("quantization_config"))
         if self._is_quantized:  # the folder is read as one in bfloat16
             del self.config["quantization_config"]
+        if isinstance(self.config.get("text_config"), dict) and "vision_config" in self.config:
+            self.config = language_model(self.config)
         self.files = self._list_files()
         self._reader = Files()
         self._blocks: dict[str, tuple[StoredTensor, StoredTensor]] = {}  # of tensors in MXFP4: blocks and scales
@@ -59,6 +62,12 @@ class HFFolder(ModelFolder):
     def stored(self) -> Mapping[str, StoredTensor]:
         """Tensor name -> its location, from the headers of the files."""
         stored = [tensor for file in self.files for tensor in read_header(self.path / file)]
+        # a model of images and text has names of its own for the language model, which is all that is read of it
+        stored = [
+            replace(tensor, name=tensor.name.replace("model.language_model.", "model.", 1))
+            for tensor in stored
+            if not tensor.name.startswith("model.visual.")
+        ]
         found: dict[str, StoredTensor] = {}
         for tensor in split_fused_experts(stored, self.config, self.path):
             if found.setdefault(tensor.name, tensor) is not tensor:
@@ -66,7 +75,7 @@ class HFFolder(ModelFolder):
         # Llama 2's files have the frequencies of the rotary embedding, which follow from config.json
         found = {name: tensor for name, tensor in found.items() if not name.endswith(".rotary_emb.inv_freq")}
         first, count = (self.config.get(name) or 0 for name in ("num_hidden_layers", MTP))
-        of_mtp = tuple(f"model.layers.{layer}." for layer in range(first, first + count))
+        of_mtp = *(f"model.layers.{layer}." for layer in range(first, first + count)), "mtp."
         found, num_tensors = {n: t for n, t in found.items() if not n.startswith(of_mtp)}, len(found)
         self.num_mtp_tensors = num_tensors - len(found)
         if self._is_quantized:

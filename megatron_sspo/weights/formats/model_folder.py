@@ -67,7 +67,7 @@ class ModelFolder:
             return ""
         return (
             f"{self.path}: {self.num_mtp_tensors} tensors of multi-token prediction are left out, because nothing here "
-            "trains them (num_nextn_predict_layers of config.json)"
+            "trains them"
         )
 
     def check(self, rows: Sequence[ParameterMap]) -> None:
