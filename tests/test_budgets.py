@@ -18,10 +18,10 @@ BUDGETS = {
     "job": 1190,
     "launch": 560,
     "lora": 350,
-    "memory": 640,
+    "memory": 690,
     "objective": 2150,
     "plots": 80,
-    "policy": 4720,
+    "policy": 4950,
     "preflight": 590,
     "processes": 920,
     "project": 350,
@@ -29,11 +29,11 @@ BUDGETS = {
     "rollout": 6450,
     "run_folder": 490,
     "trackers": 200,
-    "weights": 3790,
+    "weights": 4050,
 }
 LIBRARIES = {"agents": 2060, "answers": 2020, "lab": 2200, "rehearsal": 1880, "sandbox": 3780}
-OTHERS = {"tests": 34140, "UserError": 313}
-CLOSURES = {"loop": 17270, "plugin": 3460}
+OTHERS = {"tests": 34230, "UserError": 318}
+CLOSURES = {"loop": 17630, "plugin": 3460}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
