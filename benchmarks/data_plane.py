@@ -36,7 +36,7 @@ from megatron_sspo.batching.routes import RouterShape, pack_routes
 from megatron_sspo.checkpoint.batches import read_batches, write_batches
 from megatron_sspo.files.writing import write_atomically
 from megatron_sspo.processes import agree
-from megatron_sspo.rollout.requests.format import RequestFormat, version_name
+from megatron_sspo.rollout.requests.format import RequestFormat
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup
 
 GROUP, PROMPT, VOCABULARY = 16, 256, 151_936
@@ -104,7 +104,7 @@ def answers(sequences: int, length: int) -> list[dict[str, Any]]:
         meta = {
             "finish_reason": {"type": "stop"},
             "output_token_logprobs": [[value, token, None] for value, token in zip(log_probs, tokens, strict=True)],
-            "weight_version": version_name("run", 0),
+            "weight_version": "run-0",
         }
         found.append({"output_ids": tokens, "meta_info": meta})
     return found

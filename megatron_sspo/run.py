@@ -315,8 +315,7 @@ def check(run: Run) -> Run:
         *(_contradictions_of_agent(run, run.rollouts) if run.rollouts.agent else ()),
         *_contradictions_of_layouts(run),
         *_contradictions_of_log_probs(run),
-        *_contradictions_of_offload(run),
-        *_contradictions_of_adapters(run),
+        *_contradictions_of_parameters(run),
         *_contradictions_of_reference(run),
     ]
     if found:
@@ -326,7 +325,12 @@ def check(run: Run) -> Run:
     return run
 
 
-def _contradictions_of_adapters(run: Run) -> Iterator[str]:
+def _contradictions_of_parameters(run: Run) -> Iterator[str]:
+    if run.optimizer.offload and not run.ddp.get("use_distributed_optimizer", True):
+        yield (
+            f"optimizer.offload is {run.optimizer.offload} and ddp.use_distributed_optimizer is off: only the "
+            "distributed optimizer's state is moved to the host, so leave one of them out"
+        )
     if run.lora and (rate := run.megatron.get("moe_router_bias_update_rate")):
         yield (
             f"megatron.moe_router_bias_update_rate is {describe_value(rate)} with lora: an adapter has no biases of "
@@ -494,14 +498,6 @@ def _contradictions_of_log_probs(run: Run) -> Iterator[str]:
             f"rollouts.sampling.{cut_off} and {next(filter(users.get, users))}: the engine's distribution is cut off "
             "there and the trainer's is not, so their ratio is no mismatch; set top_p to 1, top_k to 0 and min_p to 0, "
             "or compare nothing with the engine"
-        )
-
-
-def _contradictions_of_offload(run: Run) -> Iterator[str]:
-    if run.optimizer.offload and not run.ddp.get("use_distributed_optimizer", True):
-        yield (
-            f"optimizer.offload is {run.optimizer.offload} and ddp.use_distributed_optimizer is off: only the "
-            "distributed optimizer's state is moved to the host, so leave one of them out"
         )
 
 

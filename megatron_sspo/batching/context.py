@@ -47,11 +47,7 @@ def zigzag(borders: Sequence[int], rank: int, num_ranks: int) -> torch.Tensor:
 def gathered_places(borders: Sequence[int], num_ranks: int) -> torch.Tensor:
     """Returns where the tokens of a packed row are among those of all ranks, gathered rank by rank.
 
-    Args:
-        borders: see `zigzag`.
-
-    Returns:
-        [T] int64: `gathered[places]` is in row order.
+    The result is [T] int64, and `gathered[places]` is in row order.
     """
     return torch.cat([zigzag(borders, rank, num_ranks) for rank in range(num_ranks)]).argsort()
 
@@ -61,17 +57,10 @@ def gather_order(is_response: torch.Tensor, borders: Sequence[int], num_ranks: i
 
     Args:
         is_response: [T] bool over the whole row.
-        borders: positions where sequences begin and end.
 
     Returns:
         The number of response positions of each rank, and `order` [R] int64: `gathered[order]` is in row order.
     """
-    if num_ranks == 1:
-        count = int(is_response.sum())
-        return [count], torch.arange(count)
     held = [zigzag(borders, rank, num_ranks) for rank in range(num_ranks)]
     responses = [positions[is_response[positions]] for positions in held]
-    place = (is_response.cumsum(0) - 1)[torch.cat(responses)]  # in row order, of each gathered value
-    order = torch.empty_like(place)
-    order[place] = torch.arange(len(place))
-    return [len(positions) for positions in responses], order
+    return [len(positions) for positions in responses], torch.cat(responses).argsort()

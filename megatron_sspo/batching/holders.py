@@ -60,34 +60,28 @@ class Holders:
     def spread(self, mine: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Returns the values of the sequences that this rank computes, by index; on rank 0 of all. A collective.
 
-        Args:
-            mine: this rank's values, of which only the source's are used, so that ranks that compute the same sequences
-                have the same bits.
+        Only the source's are used, so that ranks that compute the same sequences have the same bits.
         """
         source = self.sources[self.data_rank]
-        outgoing = [(self._others_who_hold(), mine)] if self.rank == source else []
-        senders = self.sources if self.rank == 0 else [source]
-        received = exchange(outgoing, [rank for rank in senders if rank != self.rank])
-        parts = [mine, *received] if self.rank == source else received
+        receivers = self._others_who_hold() if self.rank == source else []
+        parts = self._trade(mine, receivers, self.sources if self.rank == 0 else [source])
         return {index: values for part in parts for index, values in part.items()}
 
     def collect(self, mine: Any) -> list[Any]:
         """Returns on rank 0 the value of each data-parallel rank's source, and nothing elsewhere. A collective."""
         is_source = self.rank == self.sources[self.data_rank]
-        outgoing = [([0], mine)] if self.rank and is_source else []
-        incoming = [] if self.rank else [rank for rank in self.sources if rank]
-        received = dict(zip(incoming, exchange(outgoing, incoming), strict=True))
-        return [] if self.rank else [received[rank] if rank else mine for rank in self.sources]
+        return self._trade(mine, [0] if self.rank and is_source else [], [] if self.rank else self.sources)
 
     def gather(self, mine: Any) -> list[Any]:
-        """Returns the values of all ranks that compute the same sequences as this one; on rank 0 those of all ranks.
-
-        A collective. The values are in the order of ranks.
-        """
+        """Returns the values of all ranks that compute the same sequences, in order; on rank 0 of all. A collective."""
         senders = sorted(n for of in self.ranks for n in of) if self.rank == 0 else self.ranks[self.data_rank]
+        return self._trade(mine, self._others_who_hold(), senders)
+
+    def _trade(self, mine: Any, receivers: list[int], senders: Sequence[int]) -> list[Any]:
+        """Sends this rank's value to others, and returns the values of the senders, of which it may be one."""
         others = [rank for rank in senders if rank != self.rank]
-        values = dict(zip(others, exchange([(self._others_who_hold(), mine)], others), strict=True))
-        return [mine if rank == self.rank else values[rank] for rank in senders]
+        found = {self.rank: mine, **dict(zip(others, exchange([(receivers, mine)], others), strict=True))}
+        return [found[rank] for rank in senders]
 
     def _others_who_hold(self) -> list[int]:
         return sorted({0, *self.ranks[self.data_rank]} - {self.rank})
@@ -101,9 +95,7 @@ def outline(batch: Batch) -> list[RolloutGroup]:
 def with_field(batch: Batch, name: str, values: Mapping[int, np.ndarray], lengths: Sequence[int]) -> list[RolloutGroup]:
     """Returns the batch with one field of every rollout replaced; rollouts without a value become outlines.
 
-    Args:
-        values: arrays by the index of the rollout in the batch.
-        lengths: the length of every rollout's array.
+    The values are arrays by the index of the rollout in the batch; the lengths those of every rollout's array.
     """
     rollouts = rollouts_of(batch)
     changed = [
@@ -116,13 +108,8 @@ def with_field(batch: Batch, name: str, values: Mapping[int, np.ndarray], length
 def with_engine_as_old(batch: Batch) -> list[RolloutGroup]:
     """Returns the batch with the engine's log-probs in the place of log π_old."""
     rollouts = rollouts_of(batch)
-    changed = [
-        rollout.outline(old_log_probs=len(rollout.tokens))
-        if rollout.is_outline
-        else replace(rollout, old_log_probs=rollout.rollout_log_probs)
-        for rollout in rollouts
-    ]
-    return with_rollouts(batch, changed)
+    values = {index: r.rollout_log_probs for index, r in enumerate(rollouts) if not r.is_outline}
+    return with_field(batch, "old_log_probs", values, [len(r.tokens) for r in rollouts])
 
 
 def without_old(batch: Batch) -> list[RolloutGroup]:

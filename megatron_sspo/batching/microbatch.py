@@ -116,10 +116,7 @@ def make_microbatch(
         advantages=torch.tensor([rollout.advantage / rollout.branches for rollout in rollouts]),
         rollout_log_probs=_concatenate([rollout.rollout_log_probs for rollout in rollouts], masks),
         token_advantages=_concatenate_attribute(rollouts, masks, "token_advantages") if rollouts else None,
-        old_log_probs=_concatenate_attribute(rollouts, masks, "old_log_probs"),
-        old_entropy=_concatenate_attribute(rollouts, masks, "old_entropy"),
-        reference_log_probs=_concatenate_attribute(rollouts, masks, "reference_log_probs"),
-        teacher_log_probs=_concatenate_attribute(rollouts, masks, "teacher_log_probs"),
+        **{name: _concatenate_attribute(rollouts, masks, name) for name in _MAY_BE_NONE},
         uses=share(row.uses),
         spans=plan.spans,
         pieces=pieces_of(plan.sections, context_rank, context_size) if max(sharing, default=1) > 1 else None,
@@ -127,6 +124,7 @@ def make_microbatch(
     )
 
 
+_MAY_BE_NONE = ("old_log_probs", "old_entropy", "reference_log_probs", "teacher_log_probs")
 _ALL = slice(None)  # in place of a mask that is True everywhere
 Mask = np.ndarray | slice
 

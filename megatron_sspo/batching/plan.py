@@ -24,17 +24,11 @@ Plan = list[list[list[Part]]]
 
 @dataclass(frozen=True)
 class SharingCandidates:
-    """Sequences that may share a prompt: those of a group, or those of a group whose prompts took the same routes.
+    """Sequences that may share a prompt: those of a group, or those of a group whose prompts took the same routes."""
 
-    Attributes:
-        prompt: the number of tokens of the prompt.
-        responses: tokens of each sequence after the prompt.
-        indices: the indices of these sequences in the batch.
-    """
-
-    prompt: int
-    responses: tuple[int, ...]
-    indices: tuple[int, ...]
+    prompt: int  # the number of tokens of the prompt
+    responses: tuple[int, ...]  # tokens of each sequence after the prompt
+    indices: tuple[int, ...]  # of these sequences in the batch
 
 
 def sharing_candidates(batch: Batch) -> list[SharingCandidates]:
@@ -73,29 +67,17 @@ def prompt_variants(batch: Batch, router: RouterShape) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """The packing of batches in a layout.
+    """The packing of batches in a layout."""
 
-    Attributes:
-        num_ranks: the number of data-parallel ranks.
-        max_tokens: the largest number of tokens of a microbatch.
-        section_multiple: divisor of the length of a section of the row.
-        multiple_of: divisor of the number of microbatches of a rank.
-        work: what tokens and attention cost; by default every token costs the same.
-        sharing_cost: the factor by which work takes longer in rows with shared prompts.
-    """
-
-    num_ranks: int
-    max_tokens: int
-    section_multiple: int = 1
-    multiple_of: int = 1
-    work: Work = Work(token=1, pair=0)
-    sharing_cost: float = 1.0
+    num_ranks: int  # data-parallel ranks
+    max_tokens: int  # the largest number of tokens of a microbatch
+    section_multiple: int = 1  # divisor of the length of a section of the row
+    multiple_of: int = 1  # divisor of the number of microbatches of a rank
+    work: Work = Work(token=1, pair=0)  # what tokens and attention cost; by default every token costs the same
+    sharing_cost: float = 1.0  # the factor by which work takes longer in rows with shared prompts
 
     def plan(self, groups: Sequence[SharingCandidates], *, share_prompts: bool) -> Plan:
-        """Plans a batch. The same input gives the same plan on every process.
-
-        Args:
-            share_prompts: whether prompts may be shared; otherwise every part is a single sequence.
+        """Plans a batch, in parts of single sequences if prompts are not shared, and alike on every process.
 
         Raises:
             UserError: a sequence does not fit into a microbatch.
@@ -148,14 +130,7 @@ class Packing:
         return slowest, [[[items[i][0] for i in members] for members in of_rank] for of_rank in plan]
 
     def _parts(self, group: SharingCandidates, max_sequences: int) -> list[tuple[Part, int, int]]:
-        """Cuts a group into as few similar parts as possible that fit into a microbatch.
-
-        Args:
-            max_sequences: the largest number of sequences of a part.
-
-        Returns:
-            Each part with its tokens and its work.
-        """
+        """Cuts a group into as few similar parts as possible that fit into a microbatch, each with tokens and work."""
         count = len(group.indices)
         own = [self._padded(1 + response) for response in group.responses]
         num_parts = -(-count // max_sequences) if group.prompt > 1 else count

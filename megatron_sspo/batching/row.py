@@ -134,11 +134,7 @@ class Row:
 
     @classmethod
     def of(cls, sequences: Sequences, masks: Sequence[np.ndarray | slice], plan: RowPlan) -> "Row":
-        """Fills a row.
-
-        Args:
-            masks: of each sequence, the tokens after the prompt that the policy sampled.
-        """
+        """Fills a row; the masks are of each sequence's tokens after the prompt, those that the policy sampled."""
         tokens = np.zeros(plan.num_tokens, dtype=np.int64)
         uses, is_response = np.zeros(len(tokens), dtype=np.int32), np.zeros(len(tokens), dtype=np.bool_)
         for (prompt, rollout), mask, spans in zip(sequences, masks, plan.spans, strict=True):

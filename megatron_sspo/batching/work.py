@@ -5,15 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Work:
-    """Multiplications of a forward pass: `token` · L + `pair` · L (L + 1) / 2 for a sequence of L tokens.
+    """Multiplications of a forward pass: `token` · L + `pair` · L (L + 1) / 2 for a sequence of L tokens."""
 
-    Attributes:
-        token: multiplications with weights, a token.
-        pair: multiplications of attention, for each query and key that it may see.
-    """
-
-    token: int
-    pair: int
+    token: int  # with weights, a token
+    pair: int  # of attention, for each query and key that it may see
 
     def of(self, tokens: int, pairs: int) -> int:
         """Returns the work of a number of tokens and a number of (query, key) pairs."""

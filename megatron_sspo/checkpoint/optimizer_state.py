@@ -30,17 +30,12 @@ Slices = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """A parameter of a distributed optimizer.
+    """A parameter of a distributed optimizer."""
 
-    Attributes:
-        number: the parameter's place in the order in which Megatron numbers the optimizer's parameters.
-        writer: the rank of the group that writes the parameter and its state.
-    """
-
-    number: int
+    number: int  # its place in the order in which Megatron numbers the optimizer's parameters
     parameter: Any
     slices: Slices
-    writer: int = 0
+    writer: int = 0  # the rank of the group that writes the parameter and its state
 
 
 @contextmanager
@@ -58,11 +53,7 @@ def divided_state(optimizer: Any) -> Iterator[None]:
 
 
 def divide_weights(model: Any, optimizer: Any) -> None:
-    """Makes the rank that writes the state of a parameter write the parameter itself, too.
-
-    Args:
-        model: the sharded state of the model's chunks, which is changed.
-    """
+    """Makes the rank that writes the state of a parameter write the parameter itself, too: changes `model`'s state."""
     described = _described(model)
     for each in _distributed(optimizer):
         own = each.data_parallel_group_gloo.rank()
@@ -206,11 +197,7 @@ def _read_in_place(factory: Any) -> Any:
 def _like(
     described: Any, values: Mapping[str, torch.Tensor], replica: int, of_factory: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """Returns the sharded tensors of a parameter's state, which lie as the parameter does.
-
-    Args:
-        of_factory: returns what takes the place of a factory.
-    """
+    """Returns the sharded tensors of a parameter's state, which lie as it does; `of_factory` replaces factories."""
     found: dict[str, Any] = {}
     outer: tuple[int, ...] = described.replica_id[:-1]
     is_factory = isinstance(described, ShardedTensorFactory)

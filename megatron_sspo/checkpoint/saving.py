@@ -34,7 +34,6 @@ class AsyncSave:
 
     Args:
         request: the request that `dist_checkpointing.save` returned.
-        path: the folder of the checkpoint.
         is_copied: returns whether the tensor of a name is a copy already, which nothing changes.
     """
 

@@ -96,8 +96,7 @@ def load_resharded(
     depends on it, and only their step count is the checkpoint's.
 
     Args:
-        seed: the run's seed. With the number of updates it gives the new random states, as a start does: ranks that
-            draw equal numbers at a start draw equal numbers here.
+        seed: the run's seed, which gives the new random states: see `seed_random_states`.
 
     Raises:
         UserError: the folder is damaged, or was written by another model.
@@ -184,11 +183,11 @@ def set_random_states(random: Mapping[str, Any], seed: int, num_steps: int) -> N
     torch.set_rng_state(random["torch"])
     if is_of_gpu:
         torch.cuda.set_rng_state(random["cuda"])
-    _rng_tracker().set_states(random["tracker"])
+    tensor_parallel.get_cuda_rng_tracker().set_states(random["tracker"])  # pyright: ignore
 
 
 def seed_random_states(seed: int, num_steps: int) -> None:
-    """Seeds the random states as a start does, by the run's seed and the number of updates."""
+    """Seeds the random states as a start does, with equal numbers on the same ranks, by the number of updates too."""
     seed = seed * 1_000_003 + num_steps
     torch.manual_seed(seed)
     tensor_parallel.model_parallel_cuda_manual_seed(seed)
@@ -201,11 +200,6 @@ def param_groups(state: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
             yield from value
         elif isinstance(value, Mapping):
             yield from param_groups(value)
-
-
-def _rng_tracker() -> Any:
-    """Returns Megatron's named random states, with which tensor-parallel ranks draw equal or different numbers."""
-    return tensor_parallel.get_cuda_rng_tracker()
 
 
 def _unwrap(chunk: Any) -> Any:
@@ -253,7 +247,8 @@ def _state(
     random = {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
-        "tracker": _rng_tracker().get_states(),
+        # Megatron's named random states, with which tensor-parallel ranks draw equal or different numbers
+        "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),  # pyright: ignore
     }
     state["random"] = ShardedObject("random", random, (dist.get_world_size(),), (dist.get_rank(),), replica_id=0)
     return state

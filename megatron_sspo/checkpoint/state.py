@@ -84,11 +84,7 @@ def _set_aside(checkpoint: Path) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Returns the complete checkpoints of a run, oldest first.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Returns the complete checkpoints of a run, oldest first. Raises OSError if the folder cannot be read."""
     names = os.listdir(folder) if folder.exists() else []
     found = [(int(match[1]), folder / name) for name in names if (match := _NAME.fullmatch(name))]
     return [path for _, path in sorted(found)]
@@ -96,10 +92,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 @os_errors_as_user_errors()
 def read_checkpoint(path: Path, needed: Sequence[str] = ()) -> tuple[State, dict[str, Any]]:
-    """Returns the state, and the `extra` values that `describe_checkpoint` wrote.
-
-    Args:
-        needed: names that the `extra` values must contain.
+    """Returns the state, and the `extra` values that `describe_checkpoint` wrote, which must have the `needed` names.
 
     Raises:
         UserError: a part of the checkpoint is missing, cannot be read, or has another format.

@@ -17,15 +17,10 @@ class CheckpointWriter:
     """The checkpoints of a run. Every rank calls the same methods. A checkpoint gets its final name when complete.
 
     Args:
-        folder: the folder of the checkpoints.
         run: the configuration as `config_to_json` returns it, for the manifest.
-        kept: the number of checkpoints to keep; older ones are removed.
         in_background: whether a checkpoint is written while training continues (one at a time).
         on_saved: a function called when a checkpoint is complete, with its update, the seconds that the trainer waited
             for it, and the seconds that it took.
-
-    Attributes:
-        newest: the update of the newest checkpoint, which may still be incomplete; None if there is no checkpoint.
     """
 
     def __init__(
@@ -40,7 +35,7 @@ class CheckpointWriter:
         self._folder, self._run, self._kept, self._in_background = folder, run, kept, in_background
         self._on_saved = on_saved
         self._in_progress: _InProgress | None = None
-        self.newest: int | None = None
+        self.newest: int | None = None  # the update of the newest checkpoint, which may still be incomplete
 
     def save(self, begin_save: Callable[[Path], AsyncSave], state: State, extra: dict[str, Any]) -> None:
         """Writes a checkpoint of the current state, or starts to. A collective; it first waits for the previous one.
@@ -62,10 +57,8 @@ class CheckpointWriter:
 
     def poll(self) -> None:
         """Finishes the checkpoint in progress if it is written. A collective; it raises what `save` raises."""
-        pending = self._in_progress
-        if pending is not None and pending.saving.is_done():
-            self._in_progress = None
-            self._finish(pending)
+        if self._in_progress is not None and self._in_progress.saving.is_done():
+            self._finish(self._in_progress)
 
     def wait(self) -> None:
         """Waits for the checkpoint in progress and finishes it. A collective; it raises what `save` raises."""
@@ -74,7 +67,6 @@ class CheckpointWriter:
             began = time.perf_counter()
             pending.saving.wait()
             pending.waited += time.perf_counter() - began
-            self._in_progress = None
             self._finish(pending)
 
     def close(self) -> None:
@@ -90,6 +82,7 @@ class CheckpointWriter:
             return temporary
 
     def _finish(self, pending: "_InProgress") -> None:
+        self._in_progress = None
         parts = agree.all_gather_objects(pending.saving.checksums())
         agree.run_on_rank_0(lambda: self._publish(pending.temporary, parts))
         self._on_saved(pending.update, pending.waited, time.perf_counter() - pending.started)

@@ -95,11 +95,7 @@ class CodeAct:
         return CodeActEpisode(self)
 
     def start(self, is_needed: Callable[[], bool]) -> Session | None:
-        """Returns an interpreter that responds; None if it is no longer needed when a slot is free.
-
-        Args:
-            is_needed: function that returns whether the interpreter is still needed; polled while no slot is free.
-        """
+        """Returns an interpreter that responds; None if it is no longer needed when a slot is free."""
         for pause in (*_RETRY_PAUSES, None):
             with self._slot(is_needed) as has_slot:
                 if not has_slot:
@@ -113,11 +109,7 @@ class CodeAct:
         return None
 
     def execute(self, session: Session, code: str, is_needed: Callable[[], bool]) -> str | None:
-        """Runs a cell and returns its observation; None if the cell is no longer needed when a slot is free.
-
-        Raises:
-            UserError: the sandbox is broken.
-        """
+        """Runs a cell and returns its observation; None if the cell is no longer needed when a slot is free."""
         was_alive = session.is_alive
         with self._slot(is_needed) as has_slot:
             if not has_slot:

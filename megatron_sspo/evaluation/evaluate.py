@@ -72,11 +72,7 @@ class SetEvaluation:
     def compute_metrics(self, sync: Callable[[], None]) -> dict[str, float]:
         """Begins the answers that are not begun yet, waits for all of them, and computes the metrics.
 
-        Args:
-            sync: collective that sends the weights to the engine again.
-
-        Returns:
-            The set's metrics, see `answers.compute_metrics`; the same on every process.
+        They are those of `answers.compute_metrics`, the same on every process.
         """
         greedy = self._answers("greedy", sync)
         has_answers = any("answer" in answers.answers[0].reward for answers in greedy)

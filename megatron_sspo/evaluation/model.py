@@ -15,9 +15,6 @@ from megatron_sspo.weights.formats.open_folder import check_config_folder, open_
 def open_model(path: Path, config_folder: Path | None = None) -> ModelFolder:
     """Opens the weights at `path`; for the folder of a run, its final model or else its newest checkpoint.
 
-    Args:
-        config_folder: folder with config.json and tokenizer, for a Megatron checkpoint without them.
-
     Raises:
         UserError: there is no such folder, it has no weights, or it has a config.json and `config_folder` is given.
     """

@@ -34,7 +34,6 @@ class EvaluationRecord:
     ```
 
     Args:
-        folder: the folder; it is created if missing.
         model, weights: the model's name in tables, and a fingerprint of its tensors and configuration.
 
     Raises:
@@ -73,7 +72,6 @@ class EvaluationRecord:
         """Opens the answers to a set: reads the answers of earlier attempts, and accepts new ones.
 
         Args:
-            stream: the set's prompts and dropped rows.
             settings: everything that the answers depend on besides model and prompts.
             samples: k, the number of sampled answers per prompt; 0 takes the k of earlier attempts.
         """

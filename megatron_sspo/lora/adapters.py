@@ -11,6 +11,7 @@ over expert-tensor ranks; there the gradient of a whole factor is summed instead
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,18 +21,35 @@ from megatron.core.tensor_parallel import mappings
 from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
-from megatron_sspo.errors import UserError
+from megatron_sspo.lora.peft_folder import read_peft_folder
+from megatron_sspo.run import LoRA
 from megatron_sspo.weights.gather import GatherPlan
-from megatron_sspo.weights.lora import Factors, rows_of_sources
+from megatron_sspo.weights.lora import Factors, factors_of, initial_factors, rows_of_sources
 from megatron_sspo.weights.pieces import Shard
 from megatron_sspo.weights.table import ParameterMap, Read
+
+
+def add_adapters(
+    chunks: Sequence[Any], rows: Sequence[ParameterMap], lora: LoRA, seed: int, **layout: Any
+) -> "Adapters":
+    """Freezes this process's model, which has its weights, and adds adapters, before DDP wraps it. A collective.
+
+    Args:
+        rows: the weight table of the model.
+        layout: `parameters_of` and `shard_of` of `Adapters`.
+
+    Raises:
+        UserError: see `factors_of` and `read_peft_folder`.
+    """
+    factors = factors_of(rows, lora.targets, lora.rank)
+    read = read_peft_folder(Path(lora.path), lora, factors) if lora.path else initial_factors(factors, seed)
+    return Adapters(chunks, factors, scale=lora.alpha / lora.rank, read=read, **layout)
 
 
 class Adapters:
     """The adapters of this process's part of the model, whose weights are frozen.
 
     Args:
-        chunks: the model without wrappers, before DDP, with its weights.
         factors: the rows of all adapters of the model.
         scale: α/r.
         read: reads the factors' first values by PEFT's names, or those of a folder.
@@ -61,8 +79,6 @@ class Adapters:
                 parameter.requires_grad_(False)
                 if name in by_name:
                     module = owners[id(parameter)]
-                    if not hasattr(module, "weight"):
-                        raise UserError("megatron.moe_grouped_gemm is on, and adapters need a layer for each expert")
                     adapter = _Adapter(module, parameter, by_name[name], chunk.config, read, shard_of)
                     module.register_forward_hook(self._add(adapter))
                     _save_factors(module, adapter)
@@ -156,18 +172,12 @@ class _Adapter:
             copy = mappings.copy_to_tensor_model_parallel_region
             a, b = (self.a, copy(self.b, self.group)) if self.is_row_parallel else (copy(self.a, self.group), self.b)
             return self._times_b(x @ a.t(), b)
-        if self.is_row_parallel:
-            exchange: Any = (
-                mappings.reduce_scatter_to_sequence_parallel_region
-                if self.is_sequence_parallel
-                else mappings.reduce_from_tensor_model_parallel_region
-            )
-        else:
-            exchange = (
-                mappings.gather_from_sequence_parallel_region
-                if self.is_sequence_parallel
-                else mappings.copy_to_tensor_model_parallel_region
-            )
+        exchange: Any = {
+            (True, True): mappings.reduce_scatter_to_sequence_parallel_region,
+            (True, False): mappings.reduce_from_tensor_model_parallel_region,
+            (False, True): mappings.gather_from_sequence_parallel_region,
+            (False, False): mappings.copy_to_tensor_model_parallel_region,
+        }[self.is_row_parallel, bool(self.is_sequence_parallel)]
         return self._times_b(exchange(x @ self.a.t(), group=self.group), self.b)
 
     def _times_b(self, h: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

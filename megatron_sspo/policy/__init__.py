@@ -17,10 +17,9 @@ def _replace_what_is_missing() -> None:
 
         patches.install()
     if not has_transformer_engine():  # asked before Megatron imports it, whose error would not say what to do
-        from megatron_sspo.policy.without_cuda import adam, te_general_gemm
+        from megatron_sspo.policy.without_cuda import adam
 
         adam.install_without_apex_or_te()
-        te_general_gemm.define_without_te()
 
 
 _replace_what_is_missing()

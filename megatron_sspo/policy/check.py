@@ -26,7 +26,6 @@ def check_policy(run: Run, config: Mapping[str, Any], *, for_other_machines: boo
     """Builds the policy's configuration objects without a model or process groups, and discards them.
 
     Args:
-        config: the content of the model's config.json.
         for_other_machines: whether other machines run it, which may have a Transformer Engine that this one lacks.
 
     Raises:

@@ -18,7 +18,6 @@ from megatron_sspo.processes import agree, shared_gpus
 from megatron_sspo.processes.hang import silence_limited
 from megatron_sspo.run import Parallel, Run
 
-_JOIN_SECONDS = 1800.0  # in which all processes have to join, for programs that have no `Run.distributed_timeout`
 _LAUNCHER_GRACE_SECONDS = 3.0  # time for the launcher to see which process ended first, and to end this one
 
 
@@ -33,9 +32,7 @@ def process_group(run: Run) -> Iterator[torch.device]:
     """
     try:
         with silence_limited(run.distributed_timeout):
-            rank, device, store = _join(run.parallel, run.distributed_timeout)
-            _make_groups(run.parallel, run.seed, rank, device, store)
-            yield device
+            yield initialize(run.parallel, run.seed, run.distributed_timeout)
             agree.barrier()  # a rank that ends long before rank 0 has cleaned up makes srun --wait kill the others
             shutdown()
     except RuntimeError as error:
@@ -48,25 +45,18 @@ def process_group(run: Run) -> Iterator[torch.device]:
         ) from error
 
 
-def initialize(parallel: Parallel, seed: int) -> torch.device:
-    """Joins the job's processes into Megatron's groups and seeds the random generators.
+def initialize(parallel: Parallel, seed: int, join_seconds: float = 1800.0) -> torch.device:
+    """Joins the job's processes into Megatron's groups and seeds the random generators. A collective.
 
     Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun and srun scripts set them; a process
-    without them is a job of one process.
+    without them is a job of one process. No collective has a timeout but that of `silence_limited`.
+
+    Args:
+        join_seconds: the time in which all processes have to join.
 
     Raises:
         UserError: the number of processes is not what the layout needs, they do not all join in time, or there is no
             GPU for this one.
-    """
-    rank, device, store = _join(parallel, _JOIN_SECONDS)
-    _make_groups(parallel, seed, rank, device, store)
-    return device
-
-
-def _join(parallel: Parallel, timeout: float) -> tuple[int, torch.device, Any]:
-    """Returns this process's rank, device, and the store through which all have found each other.
-
-    The store is None if the process group exists already.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if world_size != parallel.num_processes:
@@ -79,17 +69,12 @@ def _join(parallel: Parallel, timeout: float) -> tuple[int, torch.device, Any]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
         shared_gpus.name_host(rank)
-    return rank, device, None if dist.is_initialized() else rendezvous_store(rank, world_size, timeout)
-
-
-def _make_groups(parallel: Parallel, seed: int, rank: int, device: torch.device, store: Any) -> None:
-    """Makes the process groups. A collective; neither it nor any other has a timeout but that of `silence_limited`."""
-    if store is not None:
+    if not dist.is_initialized():
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            store=store,
+            store=rendezvous_store(rank, world_size, join_seconds),
             rank=rank,
-            world_size=parallel.num_processes,
+            world_size=world_size,
             timeout=agree.COLLECTIVE_TIMEOUT,
         )
         agree.make_control_group()
@@ -103,14 +88,11 @@ def _make_groups(parallel: Parallel, seed: int, rank: int, device: torch.device,
         distributed_timeout_minutes=round(agree.COLLECTIVE_TIMEOUT.total_seconds() / 60),
     )
     tensor_parallel.model_parallel_cuda_manual_seed(seed + 1, force_reset_rng=True)
+    return device
 
 
 def rendezvous_store(rank: int, world_size: int, timeout: float) -> Any:
-    """Returns the store through which all processes find each other.
-
-    Raises:
-        UserError: not all processes joined in time.
-    """
+    """Returns the store through which all processes find each other. Raises UserError if not all join in time."""
     if world_size == 1 and not {"WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
         return dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     try:

@@ -89,11 +89,11 @@ class ForwardStep:
             microbatch,
             temperature=self.temperature,
             vocab_size=self.vocab_size,
-            group=_tensor_group(),
+            group=_shared(parallel_state.get_tensor_model_parallel_group()),
             overlap_grad_reduce=self.overlap_grad_reduce,
             head=self.head,
         )
-        if (group := _context_group()) is not None:
+        if (group := _shared(parallel_state.get_context_parallel_group())) is not None:
             log_probs, entropy = (
                 _gather_responses(values, microbatch.context_counts, microbatch.context_order, group)
                 for values in (log_probs, entropy)
@@ -108,15 +108,8 @@ def _gather_responses(
 
     Every rank has to call this, even if it has no response token. All ranks then compute the same from the result, so
     the backward pass is a slice (`tensor_parallel_output_grad=False`): each rank keeps the gradient of its own values.
-    A sum over the C ranks would count each gradient C times.
-
-    Args:
-        values: [r], of this rank's response tokens.
-        counts: r of each rank.
-        order: [R], the permutation from the ranks' concatenated values to the row's order.
-
-    Returns:
-        [R], differentiable.
+    A sum over the C ranks would count each gradient C times. The values of this rank are [r], and the result [R];
+    `counts` and `order` are those of `gather_order`.
     """
     padded = F.pad(values, (0, max(counts) - len(values)))
     gathered = gather_from_sequence_parallel_region(padded, tensor_parallel_output_grad=False, group=group)
@@ -254,15 +247,6 @@ def _input(name: str, microbatch: Microbatch, entropy: torch.Tensor) -> torch.Te
     return values
 
 
-def _tensor_group() -> Any:
-    """Returns the process group of ranks that shard the vocabulary; None if one rank has all of it."""
-    if parallel_state.get_tensor_model_parallel_world_size() == 1:
-        return None
-    return parallel_state.get_tensor_model_parallel_group()
-
-
-def _context_group() -> Any:
-    """Returns the process group of ranks that share each sequence; None if one rank has all of it."""
-    if parallel_state.get_context_parallel_world_size() == 1:
-        return None
-    return parallel_state.get_context_parallel_group()
+def _shared(group: Any) -> Any:
+    """Returns the group of ranks that share the vocabulary, or each sequence; None if one rank has all."""
+    return None if group.size() == 1 else group

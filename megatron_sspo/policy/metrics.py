@@ -61,10 +61,7 @@ def merge_reports(reports: Sequence[Mapping[str, Any]], *, order: Sequence[int],
 def weights_by_sequence(record: UpdateRecord, lengths: Sequence[int]) -> list[tuple[float, torch.Tensor]]:
     """Returns the sequence weight and the token weights [|y_i|] of each sequence, in the order of the batch.
 
-    Weights that the objective does not report are NaN.
-
-    Args:
-        lengths: |y_i| of each sequence, in the order of the batch.
+    Weights that the objective does not report are NaN. The lengths |y_i| are in the order of the batch, too.
     """
     unknown = torch.full((sum(lengths),), math.nan)
     weights = record.tokens.get("token_weight", unknown).split([lengths[index] for index in record.order])
@@ -88,8 +85,7 @@ def update_metrics(record: UpdateRecord) -> dict[str, float]:
         "policy/penalty": record.penalty,
         "policy/entropy": _mean(record.tokens["entropy"]),
         "policy/kl_old": _mean(log_ratio.expm1() - log_ratio),
-        **_reference(record),
-        **_teacher(record),
+        **_divergences(record),
         "policy/grad_norm": record.grad_norm,
         "policy/learning_rate": record.learning_rate,
         **_distribution("log_ratio", log_ratio),
@@ -110,24 +106,29 @@ def _masked(record: UpdateRecord) -> dict[str, float]:
     return {f"engine/{name}": 1 - _mean(values) if len(values) else 0.0 for name, values in kept.items()}
 
 
-def _reference(record: UpdateRecord) -> dict[str, float]:
-    """Returns the divergence from the reference policy, if the run has one."""
-    if (difference := record.tokens.get("reference_difference")) is None:
-        return {}
-    difference = difference.double()
-    return {"policy/kl_reference": _mean(difference.expm1() - difference)}
+def _divergences(record: UpdateRecord) -> dict[str, float]:
+    """Returns those from the reference policy and the teacher, if the run has them.
 
-
-def _teacher(record: UpdateRecord) -> dict[str, float]:
-    """Returns KL(π_old‖p_teacher) by k1, the mean of log π_old − log p_teacher: what the teacher's term minimizes."""
-    if (difference := record.tokens.get("teacher_difference")) is None:
-        return {}
-    return {"policy/kl_teacher": -_mean(difference)}
+    KL(π_old‖p_teacher) is by k1, the mean of log π_old − log p_teacher: what the teacher's term minimizes.
+    """
+    found = {}
+    if (difference := record.tokens.get("reference_difference")) is not None:
+        found["policy/kl_reference"] = _mean(difference.double().expm1() - difference.double())
+    if (difference := record.tokens.get("teacher_difference")) is not None:
+        found["policy/kl_teacher"] = -_mean(difference)
+    return found
 
 
 def _weights(record: UpdateRecord, log_ratio: torch.Tensor) -> dict[str, float]:
     """Returns the numbers of the weights that the objective reports, and of the tokens' sides."""
-    sides = _sides(log_ratio, record.tokens["advantage"])
+    positive, negative = record.tokens["advantage"] > 0, record.tokens["advantage"] < 0
+    above, below = log_ratio > _MOVED, log_ratio < -_MOVED
+    sides = {  # the tokens that have moved, by the signs of Â and log ρ
+        "positive_above": positive & above,
+        "positive_below": positive & below,
+        "negative_above": negative & above,
+        "negative_below": negative & below,
+    }
     found = {"log_ratio/against_advantage": _mean(sides["positive_below"] | sides["negative_above"])}
     if (weight := record.tokens.get("token_weight")) is not None:
         found |= _distribution("token_weight", weight.double())
@@ -138,18 +139,6 @@ def _weights(record: UpdateRecord, log_ratio: torch.Tensor) -> dict[str, float]:
         found |= _distribution("sequence_weight", weight.double())
         found["sequence_weight/effective_sample_size"] = effective_sample_size(weight.double())
     return found
-
-
-def _sides(log_ratio: torch.Tensor, advantage: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Returns which tokens have moved, by the signs of Â and log ρ."""
-    positive, negative = advantage > 0, advantage < 0
-    above, below = log_ratio > _MOVED, log_ratio < -_MOVED
-    return {
-        "positive_above": positive & above,
-        "positive_below": positive & below,
-        "negative_above": negative & above,
-        "negative_below": negative & below,
-    }
 
 
 def effective_sample_size(weights: torch.Tensor) -> float:

@@ -35,9 +35,7 @@ def transformer_config(
 ) -> TransformerConfig:
     """Returns the model's architecture and its layout as Megatron's TransformerConfig.
 
-    Args:
-        config: the Hugging Face configuration.
-        options: the user's own `TransformerConfig` fields, which override everything here but sizes and layout.
+    The user's own fields, `options`, override everything here but sizes and layout.
 
     Raises:
         UserError: an option is wrong (see `checked_fields`), Megatron refuses the layout, or an option would change the
@@ -129,11 +127,7 @@ def _layout_fields(parallel: Parallel, dtype: torch.dtype, options: Mapping[str,
 def _expert_fields(
     architecture: Mapping[str, Any], parallel: Parallel, options: Mapping[str, Any], *, routing_replay: bool
 ) -> dict[str, Any]:
-    """Returns the fields of the routers; none for a model without experts.
-
-    Raises:
-        UserError: the layout or routing replay does not fit the model, or a fused router is to replay routes.
-    """
+    """Returns the fields of the routers; none for a model without experts."""
     if not architecture.get("num_moe_experts"):
         if routing_replay:
             raise UserError("routing_replay is on, and the model has no experts to replay: set it to none")
@@ -157,11 +151,7 @@ def _expert_fields(
 def build_chunks(
     family: Family, config: Mapping[str, Any], transformer: TransformerConfig, *, share_prompts: bool = False
 ) -> list[GPTModel]:
-    """Builds this process's part of the model, without weights: one GPTModel per virtual pipeline stage.
-
-    Args:
-        share_prompts: whether the model is to compute rows with shared prompts.
-    """
+    """Builds this process's part of the model, without weights: one GPTModel per virtual pipeline stage."""
     virtual = transformer.virtual_pipeline_model_parallel_size
     fields = dict(family.model_fields(config))
     frequencies = fields.pop("rotary_frequencies", None)
@@ -191,6 +181,8 @@ def build_chunks(
     if torch.cuda.is_available():
         chunks = [chunk.cuda() for chunk in chunks]
     for chunk in chunks:
+        _mark_parameters(chunk, transformer)
+        _register_hooks(chunk)
         if frequencies is not None:
             stock = chunk.rotary_pos_emb
             stock.inv_freq = torch.tensor(frequencies, dtype=torch.float32, device=stock.inv_freq.device)
@@ -200,10 +192,6 @@ def build_chunks(
             chunk.rotary_pos_emb = RowRotaryEmbedding(chunk.rotary_pos_emb, transformer.params_dtype)
         elif share_prompts:
             chunk.rotary_pos_emb = SharedRotaryEmbedding(chunk.rotary_pos_emb)
-    _mark_expert_parameters(chunks, transformer)
-    _mark_sinks(chunks)
-    _copy_before_biases(chunks)
-    _release_probabilities(chunks)
     return chunks
 
 
@@ -235,47 +223,31 @@ def _extend_attention(spec: Any) -> None:
         attention.core_attention = with_shared_prompts(attention.core_attention)
 
 
-def _mark_expert_parameters(chunks: list[GPTModel], transformer: TransformerConfig) -> None:
-    """Marks expert parameters, so that their gradients are summed over the expert data-parallel group.
+def _mark_parameters(chunk: GPTModel, transformer: TransformerConfig) -> None:
+    """Marks expert parameters, so that their gradients are summed over the expert data-parallel group, and sinks.
 
     With tensor parallelism, EP = 1 and ETP ≠ TP, megatron-core before 0.19 marks experts for the dense group, and the
     gradients of tensor-parallel ranks are never summed. The mark is right for every EP and release.
     """
-    if not transformer.num_moe_experts or transformer.tensor_model_parallel_size == 1:
-        return
-    if transformer.expert_tensor_parallel_size == transformer.tensor_model_parallel_size:
-        return
-    for chunk in chunks:
-        for name, parameter in chunk.named_parameters():
-            if ".experts." in name:
-                parameter.allreduce = False  # pyright: ignore[reportAttributeAccessIssue]
-                # Tensor-parallel ranks have other experts or other tokens: biases count as weights do, and no gradient
-                # is summed over these ranks, nor one rank's norm taken for all.
-                parameter.sequence_parallel = False  # pyright: ignore[reportAttributeAccessIssue]
-                parameter.tensor_model_parallel = True  # pyright: ignore[reportAttributeAccessIssue]
+    size = transformer.tensor_model_parallel_size
+    marks_experts = size > 1 and transformer.expert_tensor_parallel_size != size
+    for name, given in chunk.named_parameters():
+        parameter: Any = given
+        if marks_experts and ".experts." in name:
+            parameter.allreduce = False
+            # Tensor-parallel ranks have other experts or other tokens: biases count as weights do, and no gradient is
+            # summed over these ranks, nor one rank's norm taken for all.
+            parameter.sequence_parallel, parameter.tensor_model_parallel = False, True
+        if name.endswith(".softmax_offset"):  # cut over tensor-parallel ranks: else the norm counts one rank's alone
+            set_tensor_model_parallel_attributes(parameter, True, 0, 1)
 
 
-def _mark_sinks(chunks: list[GPTModel]) -> None:
-    """Marks the sinks of attention as cut over tensor-parallel ranks: else the norm counts one rank's alone."""
-    for chunk in chunks:
-        for name, parameter in chunk.named_parameters():
-            if name.endswith(".softmax_offset"):
-                set_tensor_model_parallel_attributes(parameter, True, 0, 1)
+def _register_hooks(chunk: GPTModel) -> None:
+    """Lets Megatron add an expert's second bias in place, and releases a microbatch's probabilities after each layer.
 
-
-def _copy_before_biases(chunks: list[GPTModel]) -> None:
-    """Lets Megatron add an expert's second bias in place, which autograd forbids on what its local layer returns."""
-    for chunk in chunks:
-        for module in chunk.modules():
-            if isinstance(module, RowParallelLinear) and module.is_expert and module.bias is not None:
-                module.register_forward_hook(lambda _, __, found: (found[0].clone(), found[1]))
-
-
-def _release_probabilities(chunks: list[GPTModel]) -> None:
-    """Makes token dispatchers release a microbatch's probabilities when the layer's forward pass is over.
-
-    A dispatcher keeps them until its next microbatch, and with them the autograd graph behind them: two hidden states
-    of every layer that is recomputed stay in memory after the backward pass (megatron-core 0.16 to 0.19).
+    Autograd forbids the former on what the local layer of an expert returns. A token dispatcher keeps the probabilities
+    until its next microbatch, and with them the autograd graph behind them: two hidden states of every layer that is
+    recomputed would stay in memory after the backward pass (megatron-core 0.16 to 0.19).
     """
 
     def release(layer: Any, *_: Any) -> None:
@@ -285,7 +257,8 @@ def _release_probabilities(chunks: list[GPTModel]) -> None:
                 if hasattr(holder, name):
                     setattr(holder, name, None)
 
-    for chunk in chunks:
-        for module in chunk.modules():
-            if isinstance(module, MoELayer):
-                module.register_forward_hook(release)
+    for module in chunk.modules():
+        if isinstance(module, MoELayer):
+            module.register_forward_hook(release)
+        if isinstance(module, RowParallelLinear) and module.is_expert and module.bias is not None:
+            module.register_forward_hook(lambda _, __, found: (found[0].clone(), found[1]))

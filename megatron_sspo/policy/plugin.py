@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from megatron.core import parallel_state
-from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import unwrap_model
 
 from megatron_sspo.batching.microbatch import Microbatch, make_microbatch
@@ -153,29 +152,24 @@ def _check_groups(caller: str) -> None:
 
 
 class _OwnLoopStep(ForwardStep):
-    """A forward step that first checks the model's configuration, because this package did not make it."""
+    """A forward step that first checks the model's configuration, because this package did not make it.
+
+    It refuses layouts in which ranks have to know the length of another's row, which `pack_rollouts` does not fix.
+    """
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         chunk: Any = unwrap_model(model)
-        _check_variable_lengths(chunk.config)
+        transformer = chunk.config
+        if parallel_state.get_pipeline_model_parallel_world_size() > 1 and not transformer.variable_seq_lengths:
+            raise ValueError(
+                "rows of pack_rollouts differ in length, and the stages of this pipeline expect rows of one length: in "
+                "the model's TransformerConfig set variable_seq_lengths to True, and moe_token_dispatcher_type to "
+                "'alltoall', without which Megatron refuses the former"
+            )
+        experts_are_shared = transformer.num_moe_experts and parallel_state.get_expert_model_parallel_world_size() > 1
+        if experts_are_shared and transformer.moe_token_dispatcher_type == "allgather":
+            raise ValueError(
+                "rows of pack_rollouts differ in length, and expert-parallel ranks gather rows of one length with the "
+                "'allgather' dispatcher: in the model's TransformerConfig set moe_token_dispatcher_type to 'alltoall'"
+            )
         return super().__call__(microbatches, model)
-
-
-def _check_variable_lengths(transformer: TransformerConfig) -> None:
-    """Refuses layouts in which ranks have to know the length of another's row, which `pack_rollouts` does not fix.
-
-    Raises:
-        ValueError: the layout is refused; the message names the options to set.
-    """
-    if parallel_state.get_pipeline_model_parallel_world_size() > 1 and not transformer.variable_seq_lengths:
-        raise ValueError(
-            "rows of pack_rollouts differ in length, and the stages of this pipeline expect rows of one length: in the "
-            "model's TransformerConfig set variable_seq_lengths to True, and moe_token_dispatcher_type to 'alltoall', "
-            "without which Megatron refuses the former"
-        )
-    experts_are_shared = transformer.num_moe_experts and parallel_state.get_expert_model_parallel_world_size() > 1
-    if experts_are_shared and transformer.moe_token_dispatcher_type == "allgather":
-        raise ValueError(
-            "rows of pack_rollouts differ in length, and expert-parallel ranks gather rows of one length with the "
-            "'allgather' dispatcher: in the model's TransformerConfig set moe_token_dispatcher_type to 'alltoall'"
-        )

@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -67,10 +67,6 @@ class Policy:
     Args:
         model_path: the folder of the initial weights, either a Hugging Face folder or a Megatron checkpoint.
         device: the device that `initialize` returned.
-        makers: the functions by which its parts are made.
-
-    Attributes:
-        kernels: a line about the kernels in use, for the start of a run; "" without CUDA.
     """
 
     @torch.enable_grad()  # the file of a reward may have turned gradients off for the whole process
@@ -87,7 +83,7 @@ class Policy:
             run.parallel,
             dtype,
             # adapters of experts need a layer for each expert
-            {"moe_grouped_gemm": False, **run.megatron} if run.lora else run.megatron,
+            {**run.megatron, "moe_grouped_gemm": False} if run.lora else run.megatron,
             routing_replay=run.routing_replay != "none",
         )
         self.vocab_size = int(self.folder.config["vocab_size"])
@@ -103,7 +99,7 @@ class Policy:
         self._gather_plan = makers.make_gather_plan(chunks, self.rows)
         self.adapters: Adapters | None = None
         if run.lora:
-            from megatron_sspo.lora.add import add_adapters
+            from megatron_sspo.lora.adapters import add_adapters
             from megatron_sspo.lora.peft_folder import adapter_config
 
             layout = {"parameters_of": logical_parameters, "shard_of": shard_of}
@@ -118,11 +114,15 @@ class Policy:
             {name: weight.detach().cpu().clone() for name, weight in weights_of(chunk)}
             for chunk in (chunks if keeps_reference else ())
         ]
-        routing = _routing_replay(chunks) if run.routing_replay != "none" else None
+        routing = None
+        if run.routing_replay != "none":
+            from megatron_sspo.policy.routing_replay import RoutingReplay
+
+            routing = RoutingReplay(chunks)
         self.ddp = ddp_config(run.ddp, run.parallel)
         self.chunks = makers.wrap_in_ddp(self.transformer, self.ddp, chunks)
         multiply_experts_at_once(self.transformer)
-        self.kernels = describe_kernels(self.transformer, self.ddp)
+        self.kernels = describe_kernels(self.transformer, self.ddp)  # a line for the start of a run; "" without CUDA
         if share_prompts and has_transformer_engine():
             from megatron_sspo.policy.shared_prompts.transformer_engine import refusal_of_any_rank
 
@@ -191,16 +191,16 @@ class Policy:
         parameters = self._weights()
         current = [parameter.detach().cpu().clone() for parameter in parameters]
         try:
-            _copy(self._reference_weights(), parameters)
+            torch._foreach_copy_(parameters, self._reference_weights())  # pyright: ignore
             return self._reference_values(batches)
         finally:
-            _copy(current, parameters)
+            torch._foreach_copy_(parameters, current)  # pyright: ignore
 
     @torch.no_grad()
     def move_reference(self) -> None:
         """Gives the reference policy the current weights."""
         self._finish_step()
-        _copy(self._weights(), self._reference_weights())
+        torch._foreach_copy_(self._reference_weights(), self._weights())  # pyright: ignore
 
     def _weights(self) -> list[torch.Tensor]:
         return [weight for chunk in self.chunks for _, weight in weights_of(chunk)]
@@ -238,8 +238,7 @@ class Policy:
         spread over ranks and microbatches. The branches of an agent's episode count as one sequence.
 
         Raises:
-            UserError: the objective is the user's own and raises or returns something wrong: see `policy_loss` and
-                `merge_reports`.
+            UserError: see `policy_loss` and `merge_reports`.
         """
         rank_batch = self._schedule.rank_batch(batch)
         num_episodes = sum(len(group.episodes) for group in batch)
@@ -317,13 +316,7 @@ class Policy:
 
     def export(self, path: Path) -> None:
         """Writes a Hugging Face folder that Transformers loads. Rank 0 writes it and renames it when complete."""
-        stream = self.weights().at_rank_0()
-        if agree.is_main():
-            write_folder(path, stream, source=self.folder)
-        else:
-            for _ in stream:
-                pass
-        agree.barrier()
+        _write_at_rank_0(self.weights(), lambda stream: write_folder(path, stream, source=self.folder))
 
     def export_adapter(self, path: Path) -> None:
         """Writes the adapters as a PEFT folder."""
@@ -331,13 +324,7 @@ class Policy:
 
         adapter = self.weights().adapter
         assert adapter is not None
-        stream = adapter.factors().at_rank_0()
-        if agree.is_main():
-            write_peft_folder(path, stream, adapter.config)
-        else:
-            for _ in stream:
-                pass
-        agree.barrier()
+        _write_at_rank_0(adapter.factors(), lambda stream: write_peft_folder(path, stream, adapter.config))
 
     def save(self, path: Path) -> None:
         """Writes model, optimizer, schedule and random states into `path`, and the model's configuration."""
@@ -347,7 +334,9 @@ class Policy:
         """Begins to save the policy's current state in the background."""
         self._finish_step()
         saving = sharded.begin_save(path, *self.saved_parts)
-        self._write_model_files(path)
+        if agree.is_main():  # after the save has begun, because Megatron needs an empty folder
+            copy_tokenizer_files(self.folder.config_folder, path)
+            write_config(self.folder.config, path, {getattr(torch, self.run.model.dtype)})
         return saving
 
     def load(self, path: Path) -> None:
@@ -364,11 +353,6 @@ class Policy:
         reference = self._reference if self.run.reference_every else []
         return self.chunks, self.optimizer, self.scheduler, reference
 
-    def _write_model_files(self, path: Path) -> None:
-        if agree.is_main():  # after the save has begun, because Megatron needs an empty folder
-            copy_tokenizer_files(self.folder.config_folder, path)
-            write_config(self.folder.config, path, {getattr(torch, self.run.model.dtype)})
-
     def _finish_step(self) -> None:
         """Gathers the parameters of the last step, which overlap_param_gather leaves to the next forward pass."""
         if self.ddp.overlap_param_gather:
@@ -376,16 +360,15 @@ class Policy:
                 chunk.start_param_sync(force_sync=True)
 
 
-def _routing_replay(chunks: Sequence[Any]) -> Any:
-    from megatron_sspo.policy.routing_replay import RoutingReplay
-
-    return RoutingReplay(chunks)
+def _write_at_rank_0(plan: GatherPlan, write: Callable[[Iterable[tuple[str, torch.Tensor]]], Any]) -> None:
+    stream = plan.at_rank_0()
+    if agree.is_main():
+        write(stream)
+    else:
+        for _ in stream:
+            pass
+    agree.barrier()
 
 
 def _with_token_values(batch: Batch, name: str, values: Mapping[int, np.ndarray]) -> list[RolloutGroup]:
     return with_field(batch, name, values, [len(r.tokens) for group in batch for r in group.rollouts])
-
-
-def _copy(sources: Sequence[torch.Tensor], destinations: Sequence[torch.Tensor]) -> None:
-    for source, destination in zip(sources, destinations, strict=True):
-        destination.copy_(source)

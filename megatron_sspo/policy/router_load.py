@@ -64,11 +64,7 @@ class RouterLoad:
             router.local_tokens_per_expert.copy_(self._tokens[router.layer_number - 1])
 
     def metrics(self, *, num_microbatches: int) -> dict[str, float]:
-        """Returns the metrics of the update; none for a model without experts. A collective.
-
-        Args:
-            num_microbatches: microbatches of each data-parallel rank.
-        """
+        """Returns the metrics of the update; none for a model without experts. A collective."""
         if not self._config.num_moe_experts:
             return {}
         zeros = self._tokens.new_zeros(len(self._tokens))

@@ -33,11 +33,7 @@ Mode = Literal["record", "replay"]
 
 
 class RoutingReplay:
-    """The routers of this process's model chunks. Building one is a collective.
-
-    Args:
-        chunks: built with `moe_enable_routing_replay`.
-    """
+    """The routers of model chunks, built with `moe_enable_routing_replay`. Building one is a collective."""
 
     def __init__(self, chunks: Sequence[Any]) -> None:
         RouterReplay.clear_global_router_replay_instances()  # a list that would keep every model of the process alive
@@ -102,18 +98,13 @@ class RoutingReplay:
         lengths: Sequence[int],
         holders: "Holders",
     ) -> dict[int, np.ndarray]:
-        """Returns the routes of the sequences that this rank holds, after a schedule run that recorded them.
+        """Returns packed routes by the index of the sequence, after a schedule run that recorded them. A collective.
 
-        A collective.
+        They are those of the sequences that this rank holds; rank 0 holds all.
 
         Args:
             members: the indices of the sequences in each of this rank's microbatches.
-            microbatches: this rank's microbatches, in the same order.
             lengths: the number of tokens of every sequence.
-            holders: who holds what.
-
-        Returns:
-            Packed routes by the index of the sequence; on rank 0 those of all sequences.
         """
         mine: list[Any] = []  # (sequence, positions in it, layers, routes [positions, layers, topk])
         for chunk, layers in enumerate(self._layers):

@@ -50,9 +50,6 @@ class Schedule:
     Args:
         chunks: the model chunks, wrapped in DDP unless there are no backward passes.
         vocab_size: the vocabulary size without padding.
-
-    Attributes:
-        step: the class of the forward step.
         share_prompts: whether sequences of a group may share their prompt in a row.
     """
 
@@ -104,11 +101,7 @@ class Schedule:
         return Holders.agree(rank, data_rank, is_source=is_source)
 
     def scatter(self, batch: Batch) -> list[RolloutGroup]:
-        """Returns the batch with the contents that this rank computes, sent by rank 0. A collective.
-
-        Raises:
-            UserError: a sequence does not fit into a microbatch.
-        """
+        """Returns the batch with the contents that this rank computes, sent by rank 0. A collective."""
         has_routes = any(rollout.routes is not None for rollout in rollouts_of(batch))
         if self.share_prompts and self._routing and has_routes:
             found = prompt_variants(batch, self._routing.shape) if agree.is_main() else []
@@ -125,9 +118,6 @@ class Schedule:
 
         Args:
             replay: whether routes that the rollouts carry are to be replayed.
-
-        Raises:
-            UserError: a sequence does not fit into a microbatch.
         """
         sequences = [(group.prompt.tokens, rollout) for group in batch for rollout in group.rollouts]
         plan, data_rank = self._plan(batch), parallel_state.get_data_parallel_rank()
@@ -185,7 +175,6 @@ class Schedule:
 
         Args:
             names: `log_probs` and `entropy`, in the order in which they are returned.
-            record: whether to record the routes that the tokens take.
         """
         reports = self.run(rank_batch, report_token_values, forward_only=True, record=record)
         return [self._holders.spread(_by_index(rank_batch, reports, name)) for name in names]
@@ -193,8 +182,7 @@ class Schedule:
     def gather_routes(self, rank_batch: RankBatch) -> tuple[dict[int, np.ndarray], list[int]]:
         """Returns the routes of the sequences that this rank holds, by index, after a run that recorded them.
 
-        Returns:
-            The routes, and the number of choices of every sequence of the batch.
+        The second result is the number of choices of every sequence of the batch.
         """
         assert self._routing is not None
         lengths = [len(prompt) + len(rollout.tokens) for prompt, rollout in rank_batch.sequences]

@@ -31,15 +31,7 @@ def teacher_config(run: Run, family: Family, config: Mapping[str, Any]) -> Trans
 
 
 class TeacherModel:
-    """The model of `Run.teacher`; between passes its weights are in the host's memory. Building one is a collective.
-
-    Args:
-        makers: the functions by which its parts are made.
-        share_prompts: whether the policy's rows may share prompts.
-
-    Attributes:
-        chunks: this process's part of the model.
-    """
+    """The model of `Run.teacher`; between passes its weights are in the host's memory. Building one is a collective."""
 
     def __init__(self, run: Run, path: Path, makers: "Makers", *, share_prompts: bool) -> None:
         self.folder = makers.open_folder(path)
@@ -63,11 +55,7 @@ class TeacherModel:
 
     @torch.no_grad()
     def log_probs(self, rank_batch: RankBatch) -> dict[int, np.ndarray]:
-        """Returns log p of the response tokens that this rank holds, by the index of the rollout. A collective.
-
-        Args:
-            rank_batch: a batch as the policy's schedule has packed it, without routes.
-        """
+        """Returns log p of the response tokens that this rank holds, by the index of the rollout. A collective."""
         with self._on_device():
             return self._schedule.token_values(rank_batch, ["log_probs"])[0]
 

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 
-from megatron_sspo.errors import UserError
 from megatron_sspo.policy.names import logical_parameters
 from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.run import Parallel
@@ -50,18 +49,13 @@ def load_folder(chunks: Sequence[Any], rows: Sequence[ParameterMap], folder: Mod
         mark_progress()
         row = by_name[name]
         tensor = row.to_megatron(folder.read, *shard_of(row))
-        if tensor.shape != parameter.shape:
-            raise UserError(f"{name} is {tuple(parameter.shape)} in Megatron and {tuple(tensor.shape)} in the table")
+        assert tensor.shape == parameter.shape, name
         parameter.copy_(tensor)
     folder.close()
 
 
 def make_gather_plan(chunks: Sequence[Any], rows: Sequence[ParameterMap], **options: Any) -> GatherPlan:
-    """Returns the plan by which this policy's weights are gathered from all ranks. A collective.
-
-    Args:
-        options: further arguments of `GatherPlan`.
-    """
+    """Returns the plan by which this policy's weights are gathered from all ranks. A collective."""
     by_name = {row.name: row for row in rows}
     parameters: dict[str, torch.Tensor] = {}
     for name, parameter in logical_parameters(chunks):

@@ -18,7 +18,7 @@ from megatron_sspo.processes import agree
 from megatron_sspo.types import Prompt, Rollout, RolloutGroup, rollouts_of
 
 _ROUNDING = 1e-6  # of advantages that are 0
-_LARGEST_EXAMPLE = 1024
+_LARGEST_EXAMPLE = 1024  # responses of a group, so that a check takes no memory
 
 
 def with_advantages(groups: Sequence[RolloutGroup], estimator: str) -> list[RolloutGroup]:
@@ -60,12 +60,7 @@ def _masked(rollout: Rollout) -> Rollout:
 
 
 def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what: str) -> list[torch.Tensor]:
-    """Computes the advantage of each rollout [], or those of its tokens [n], the batch-wide step included.
-
-    Raises:
-        UserError: the function or its step raises, or does not return a finite number for each reward or token; the
-            message names `what`, the function.
-    """
+    """Computes the advantage of each rollout [], or those of its tokens [n], the batch-wide step included."""
     found = [_group_advantages(function, group, what) for group in groups]
     step = getattr(function, "batch_step", None)
     if step is not None and found:
@@ -73,11 +68,7 @@ def _evaluate(function: Callable[..., Any], groups: Sequence[RolloutGroup], what
         given = torch.cat(flat)
         changed = _call(step, f"the batch_step of {what}", given)
         if not _is_finite(changed, given.shape):
-            raise UserError(
-                f"the batch_step of {what} returned {describe_value(changed)} for the advantages "
-                f"{describe_value(given.tolist())}: it must be a tensor of as many finite numbers, also where all are "
-                "equal"
-            )
+            raise _refusal(f"the batch_step of {what}", changed, given, "advantages")
         pieces = iter(changed.detach().cpu().double().split([len(value) for value in flat]))
         found = [[next(pieces).reshape(value.shape) for value in values] for values in found]
     return [
@@ -100,17 +91,20 @@ def _group_advantages(function: Callable[..., Any], group: RolloutGroup, what: s
     if not _is_finite(found, rewards.shape) and not (
         may_be_per_token and all(_is_finite(value, (length,)) for value, length in zip(found, lengths, strict=True))
     ):
-        raise UserError(
-            f"{what} returned {describe_value(found)} for {len(rewards)} rewards, {describe_value(rewards.tolist())}: "
-            "it must be a tensor of as many finite numbers, also where all rewards are equal"
-        )
+        raise _refusal(what, found, rewards, "rewards")
     return [value.detach().cpu().double() for value in found]
+
+
+def _refusal(what: str, found: Any, given: torch.Tensor, kind: str) -> UserError:
+    return UserError(
+        f"{what} returned {describe_value(found)} for {len(given)} {kind}, {describe_value(given.tolist())}: it must "
+        f"be a tensor of as many finite numbers, also where all {kind} are equal"
+    )
 
 
 def _call(function: Callable[..., Any], what: str, values: torch.Tensor, **more: Any) -> Any:
     try:
-        name = getattr(function, "__name__", "it")
-        with user_code_errors(name, always=True):
+        with user_code_errors("it", always=True):
             return function(values, **more)
     except UserError as error:
         raise UserError(
@@ -154,20 +148,12 @@ def _takes_rollouts(function: Any) -> bool:
 def check_advantage(name: str, group_size: int, *, may_branch: bool = False, refills: int = 0) -> None:
     """Calls an advantage function with a group of different rewards and one of equal rewards, and checks the results.
 
-    A group is as large as the recipe's, but has no more than 1,024 responses, so that a check takes no memory.
-
-    Args:
-        may_branch: whether an episode may have several rollouts.
-        refills: how often groups of equal rewards are replaced.
-
     Raises:
         UserError: there is no such function, it or its `batch_step` raises or does not return one finite number per
-            reward or token, it needs one rollout for each reward and episodes may have several, or groups of equal
-            rewards are replaced although they have a gradient.
+            reward or token, it needs one rollout for each reward and episodes may have several (`may_branch`), or
+            groups of equal rewards are replaced (`refills`) although they have a gradient.
     """
     function, what = resolve_advantage(name), f"the advantage {name!r}"
-    if not callable(function):
-        raise UserError(f"{what} is {describe_value(function)}, and must be a function")
     if may_branch and _takes_rollouts(function):
         raise UserError(
             f"{what} is computed from one rollout for each reward, and an agent's episode may have several: set "
@@ -215,8 +201,8 @@ def resolve_advantage(name: str) -> Any:
         for key, value in vars(advantages).items()
         if inspect.isfunction(value)
         and value.__module__ == advantages.__name__
+        and key[0] != "_"
         and "rewards" in inspect.signature(value).parameters
-        and not key.startswith("_")
     }
     if name not in known:
         raise UserError(

@@ -25,7 +25,6 @@ from sspo_agents.episodes import EpisodeResult
 from sspo_agents.episodes import Episodes as AgentRuns
 from sspo_agents.errors import Refusal
 from sspo_agents.protocol import Agent, Limits, Model
-from sspo_agents.protocol import Sampled as AgentSampled
 from sspo_agents.template import ChatTemplate
 from sspo_agents.tree import Trajectory, with_common_prompt
 
@@ -35,10 +34,7 @@ _log = logging.getLogger(__name__)
 class AgentEpisodes:
     """The episodes of an agent, see `Episodes`.
 
-    Args:
-        endpoint: the limits of an episode.
-        max_prompt_tokens: the largest number of tokens of a prompt; with the sampling parameters' `max_tokens` it
-            bounds a conversation.
+    A conversation has at most `max_prompt_tokens` and the sampling parameters' `max_tokens` together.
     """
 
     stop: Sequence[str] = ()
@@ -86,9 +82,7 @@ class AgentRunner:
         self._tokenizer = tokenizer = copy.deepcopy(model.tokenizer)
         self._model = Model(
             tokenizer,
-            render=lambda messages, tools, is_answered: apply_template(
-                tokenizer, messages, tools, is_answered=is_answered
-            ),
+            render=lambda messages, tools, answered: apply_template(tokenizer, messages, tools, is_answered=answered),
             decode=partial(text_of, tokenizer=tokenizer, end_tokens=model.end_tokens),
             vocab_size=model.vocab_size,
             max_tokens=model.max_positions,
@@ -127,19 +121,18 @@ class AgentRunner:
 
 
 class _AgentSampler:
-    """An engine's sampler, in the types of `sspo_agents`."""
+    """An engine's sampler, with the refusals of `sspo_agents`."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler, self.takes_schemas = sampler, sampler.takes_schemas
         self.split_reasoning, self.find_calls = sampler.split_reasoning, sampler.find_calls
 
-    async def sample(self, prompt: Sequence[int], **options: Any) -> AgentSampled:
+    async def sample(self, prompt: Sequence[int], **options: Any) -> Any:
         """See `sspo_agents.protocol.Sampler.sample`."""
         try:
-            found = await self._sampler.sample(prompt, **options)
+            return await self._sampler.sample(prompt, **options)
         except SchemaRejected as error:
             raise Refusal(f"the engine cannot follow the schema: {error}", code="constrained_decoding") from error
-        return AgentSampled(found.tokens, found.log_probs, found.finish_reason, found.spans, found.routes)
 
 
 def make_group(

@@ -75,7 +75,6 @@ def gather_groups(
     Rank 0 has whole groups, and all other processes have their outlines.
 
     Args:
-        pending: the generation that `start_generation` returned.
         score: function that fills in rewards; it is called while other responses are still being generated.
         sync: collective that sends the policy's weights to the engine again.
         is_enough: function of the groups so far, for servers only. Once it returns true, the other groups are
@@ -102,15 +101,10 @@ def collect(
     sync: Callable[[], None],
     on_groups: Callable[[Sequence[RolloutGroup]], None] = lambda groups: None,
 ) -> list[RolloutGroup]:
-    """Waits for all groups of a generation and scores them.
+    """Waits for all groups of a generation and scores them, as `gather_groups`.
 
     Args:
-        sync: collective that sends the policy's weights to the engine again.
-        on_groups: callback for scored groups as they complete, once per group, on the process that received them from
-            the engine.
-
-    Returns:
-        The groups in the order of the prompts, whole on rank 0 and as outlines on all other processes.
+        on_groups: callback for scored groups as they complete, on the process that received them from the engine.
     """
 
     def scored(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
@@ -125,9 +119,6 @@ def score(reward: Reward, groups: Sequence[RolloutGroup], overlong: Overlong | N
     """Returns the groups with the parts of each reward filled in; rewards that an agent gave are kept.
 
     An episode is scored once, by the text of its first rollout; all of its rollouts have the text of its last turn.
-
-    Args:
-        overlong: penalty for overlong responses, to be added; None adds none.
 
     Raises:
         UserError: a reward is not a finite number; the message names the prompt.

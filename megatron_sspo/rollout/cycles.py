@@ -25,9 +25,6 @@ class RolloutCycles:
     The tokens of a cycle that is begun k cycles early are sampled by weights at most k·μ updates old. With a
     `max_staleness` of 0, generation of a cycle begins in `next`.
 
-    Args:
-        sync: collective that sends the policy's weights to the engine again.
-
     Raises:
         UserError: the engine generates inside the trainer, which excludes staleness and oversampling; or staleness is
             combined with the release of the servers' memory.

@@ -98,9 +98,7 @@ class EpisodeRunner(Protocol):
     ) -> RolloutGroup:
         """Runs an episode with each sampler, at the same time, and returns their rollouts.
 
-        Args:
-            sampling: the sampling parameters of the generation.
-            policy_version: the version of a rollout in which nothing was sampled.
+        A rollout in which nothing was sampled has the `policy_version`.
         """
         ...
 
@@ -170,8 +168,6 @@ class RolloutEngine(Protocol):
         observation that leaves no room for another token is not kept, and ends the rollout with finish reason
         "length". All episodes are closed at the end, even after an error.
 
-        Agents make requests of their own, which the engine answers: see `rollout/agents.py`.
-
         A replicated engine generates inside `wait`. Servers begin at once; if weights are loaded meanwhile, they
         continue with the new weights.
 
@@ -206,11 +202,7 @@ class RolloutEngine(Protocol):
 
 
 class BatchedGeneration:
-    """The generation of an engine that makes one batch per call of `wait`.
-
-    Args:
-        batches: generator of non-empty lists of completed groups, each group with the index of its prompt.
-    """
+    """The generation of an engine that makes one of `batches` per call of `wait`: completed groups, at least one."""
 
     def __init__(self, batches: Generator[list[tuple[int, RolloutGroup]], None, None]) -> None:
         self._batches = batches

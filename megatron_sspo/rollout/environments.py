@@ -99,9 +99,8 @@ class TurnRunner:
 
     @contextlib.asynccontextmanager
     async def episode(self, environment: Environment, prompt: Prompt) -> AsyncIterator[Observe]:
-        """Opens an episode and yields its `observe`; the episode is closed at the end, even after an error."""
+        """Opens an episode and yields its `observe`; it is closed at the end. An error of `sys.exit` ends no loop."""
         async with self._slots:
-            # an environment that calls sys.exit would otherwise end the event loop, and all requests would wait forever
             episode = open_episode(environment, prompt)
             pending: list[Future[str | None]] = []
 

@@ -24,11 +24,7 @@ def check_engine(run: Run) -> None:
 
 
 def check_async_support(rollouts: Rollouts, *, replicated: bool) -> None:
-    """Raises UserError if the run needs generation during training and the engine does not support it.
-
-    Args:
-        replicated: see `RolloutEngine`.
-    """
+    """Raises UserError if the run needs generation during training and the engine does not support it."""
     if replicated and (rollouts.max_staleness or rollouts.oversampling > 1):
         what = "max_staleness" if rollouts.max_staleness else "oversampling"
         raise UserError(
@@ -45,24 +41,19 @@ def check_async_support(rollouts: Rollouts, *, replicated: bool) -> None:
 def open_engine(run: Run, model_path: Path, folder: Path) -> RolloutEngine:
     """Opens the engine, without weights.
 
-    Args:
-        model_path: folder with config.json and tokenizer.
-        folder: the run's folder, for engines that write files.
-
     Raises:
         UserError: the engine fails a check of `check_engine`, or raises an error of its own.
     """
     build = _builder(run)
     known = inspect.signature(build).parameters
     options = dict(run.rollouts.options)
-    if "run_folder" in known:
-        options["run_folder"] = folder
-    if "model_dtype" in known:
-        options.setdefault("model_dtype", run.model.dtype)
-    if "routes" in known and run.routing_replay == "R3":
-        options.setdefault("routes", True)
-    if "adapters" in known and run.lora is not None:
-        options.setdefault("adapters", run.lora)
+    of_run = {
+        "run_folder": folder,
+        "model_dtype": run.model.dtype,
+        "routes": True if run.routing_replay == "R3" else None,
+        "adapters": run.lora,
+    }
+    options = {name: value for name, value in of_run.items() if name in known and value is not None} | options
     engine = call_with_options(build, options, _description(run), model_path)
     check_members(engine, RolloutEngine, _description(run))
     return engine

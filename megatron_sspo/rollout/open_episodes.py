@@ -35,9 +35,6 @@ def check_episodes(rollouts: Rollouts, tokenizer: Any) -> None:
 def open_episodes(rollouts: Rollouts, *, max_prompt_tokens: int) -> Iterator[Episodes | None]:
     """Opens the environment or the agent, and closes it at the end; None if rollouts are single turns.
 
-    Args:
-        max_prompt_tokens: the largest number of tokens of a prompt, which bounds an agent's conversations.
-
     Raises:
         UserError: see `check_episodes`, or a requirement of the environment is missing.
     """

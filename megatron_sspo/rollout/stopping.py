@@ -26,13 +26,11 @@ def end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: PreTrained
     Raises:
         UserError: Transformers cannot read a file.
     """
-    return frozenset().union(*named_end_tokens(model_path, config, tokenizer).values())
+    return frozenset().union(*_named_end_tokens(model_path, config, tokenizer).values())
 
 
-def named_end_tokens(
-    model_path: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, list[int]]:
-    """Returns place -> the end tokens that it names, see `end_tokens`."""
+def _named_end_tokens(model_path: Path, config: PretrainedConfig, tokenizer: Any) -> dict[str, list[int]]:
+    """Returns place -> the end tokens that it names."""
     named = {"config.json": getattr(config, "eos_token_id", None), "the tokenizer": tokenizer.eos_token_id}
     name = "generation_config.json"
     if (model_path / name).exists():
@@ -61,7 +59,7 @@ def text_of(tokens: Sequence[int], tokenizer: Any, end_tokens: Collection[int]) 
 
 def describe_end_of_turn(model_path: Path, tokenizer: PreTrainedTokenizerBase) -> str:
     """Returns a sentence about an end token that the chat template alone names; "" if there is none."""
-    named = named_end_tokens(model_path, read_config(model_path), tokenizer)
+    named = _named_end_tokens(model_path, read_config(model_path), tokenizer)
     added = set(named.pop(TEMPLATE, ())) - {token for tokens in named.values() for token in tokens}
     return "".join(
         f"the chat template ends an answer with {tokenizer.convert_ids_to_tokens(token)!r}, which no file names as "

@@ -194,7 +194,6 @@ def test_checkpoints_that_are_on_the_disk_at_a_time(tmp_path, monkeypatch, updat
             ['rollouts.options={"pause": "never"}'],
             "pause is 'never': it must be 'retract', 'abort' or 'in_place'",
         ),
-        (['rollouts.options={"urls": ["http://h:1"], "transport": "ipc"}'], "which needs servers that the run starts"),
     ],
 )
 def test_options_that_contradict_each_other_are_found_before_the_start(assignments, message) -> None:

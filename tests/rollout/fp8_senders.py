@@ -104,7 +104,7 @@ def main(source: Path, file: Path) -> None:
     from launcher import join
     from receivers import Receiver, submitter
 
-    from megatron_sspo.rollout.engines.sglang import _TRANSPORTS
+    from megatron_sspo.rollout.engines.sglang import _build_transport
     from megatron_sspo.rollout.servers.options import Options
     from megatron_sspo.rollout.weight_sync.checksums import Checksums
     from megatron_sspo.rollout.weight_sync.session import SyncSession
@@ -120,7 +120,7 @@ def main(source: Path, file: Path) -> None:
     found = {"size": plan.num_bytes}
     for name in TRANSPORTS:
         options = Options(transport=name, quantize="fp8", bucket_bytes=BUCKET_BYTES, run_folder=file.parent)
-        transport = _TRANSPORTS[name](options, source)
+        transport = _build_transport(options, source)
         if rank == 1:
             transport.participate(plan)
             transport.close()

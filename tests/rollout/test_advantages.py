@@ -124,7 +124,10 @@ step_raises = with_step(lambda values: values / no_such_name)  # noqa: F821
         ("divided_by_std", r"returned tensor\(\[nan.*0.0.*must be a tensor of .* also where all rewards are equal"),
         ("cut", "must be a tensor of as many finite numbers"),
         ("best", "no advantage named 'best': choose one of gdpo, group_centered, group_relative"),
-        ("step_divided", "the batch_step of the advantage .* returned tensor.*nan.* also where all are equal"),
+        (
+            "step_divided",
+            "the batch_step of the advantage .* returned tensor.*nan.* also where all advantages are equal",
+        ),
         ("step_raises", "the batch_step of the advantage .* cannot be computed .* line .*: NameError"),
     ],
 )

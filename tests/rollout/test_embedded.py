@@ -203,7 +203,7 @@ def test_generation_that_is_not_possible_is_an_error(folders):
     engine = embedded.engine(folders["qwen3_moe"])
     with pytest.raises(UserError, match="call load_weights before generate"):
         engine.generate(PROMPTS, Sampling(), group_size=1, seed=0)
-    with pytest.raises(UserError, match=r"no config\.json"):
+    with pytest.raises(UserError, match="Transformers cannot use"):
         embedded.engine(folders["qwen3_moe"].parent)
     weights = tiny_models.weights(folders["qwen3_moe"])
     engine.load_weights(weights.items(), 0)

@@ -13,10 +13,8 @@ from megatron_sspo.rollout.weight_sync.ipc import IpcTransport
 def handles(monkeypatch):
     """The sizes of the memory for which this process makes a handle. In place of a GPU's id it has the name "cpu"."""
     made = []
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "ipc_collect", lambda: None)
-    monkeypatch.setattr(ipc, "_device", lambda: torch.device("cpu"))
     monkeypatch.setattr(ipc, "ipc_message", lambda flat, *_: made.append(len(flat)) or "handle")
     return made
 

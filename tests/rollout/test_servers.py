@@ -170,11 +170,9 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
     [
         ({"router": {"api-key": "x"}}, "'api-key': leave it out"),
         ({"urls": ("10.0.0.1:30000",)}, "write a server's URL as http://"),
-        ({"urls": ("http://10.0.0.1:30000",), "transport": "ipc"}, 'choose "tensor"'),
         ({"pause": "in_place"}, "disable_radix_cache"),
         ({"lora": "adapter"}, 'pause is "retract"'),
         ({"lora": "adapter", "pause": "abort", "quantize": "fp8"}, "leave out quantize"),
-        ({"lora": "adapter", "pause": "abort", "adapters": LoRA(targets=("experts",))}, "lora.targets has experts"),
         ({"delta": 4, "verify_every": 0}, "set verify_every, or delta=0"),
     ],
 )
@@ -183,8 +181,8 @@ def test_options_that_would_be_misread(options, message):
         check(Options(**options))
 
 
-def test_adapters_of_mlps_alone_are_refused_beside_experts(folders):
-    targets = LoRA(targets=("attention", "mlp"))
-    check_model(targets, read_json(folders["llama_tied"] / "config.json"))
-    with pytest.raises(UserError, match=r"lora.targets has mlp in a model with experts"):
-        check_model(targets, read_json(folders["qwen3_moe"] / "config.json"))
+@pytest.mark.parametrize("target", ["mlp", "experts"])
+def test_adapters_of_mlps_and_of_experts_are_refused_beside_experts(folders, target):
+    check_model(LoRA(targets=("attention", "mlp")), read_json(folders["llama_tied"] / "config.json"))
+    with pytest.raises(UserError, match=rf"lora.targets is \('attention', '{target}'\) in a model with experts"):
+        check_model(LoRA(targets=("attention", target)), read_json(folders["qwen3_moe"] / "config.json"))

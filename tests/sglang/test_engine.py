@@ -58,7 +58,8 @@ def test_log_probs_are_the_trainers_after_every_sync(engines, policies, folders,
     engine, policy = engines(kind), policies(kind)
     assert policy.run.rollouts.sampling.temperature == TEMPERATURE
     options = replace(engine._options, bucket_bytes=50_000)
-    transports = {name: sglang._TRANSPORTS[name](options, folders[kind]) for name in ("tensor", "disk", "distributed")}
+    names = ("tensor", "disk", "distributed")
+    transports = {name: sglang._build_transport(replace(options, transport=name), folders[kind]) for name in names}
     stale = None
     for version, name in enumerate([*transports, "distributed"]):
         monkeypatch.setattr(engine, "_transport", transports[name])

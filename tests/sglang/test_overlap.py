@@ -133,7 +133,7 @@ def test_memory_is_released_and_resumed(engines, attach, folders, monkeypatch):
     engine = attach(release_memory=True)
     generate(engine, PROMPTS, SAMPLING, group_size=2, seed=0)
     engine.release_memory()
-    with pytest.raises(UserError, match="call load_weights before start"):
+    with pytest.raises(AssertionError, match="call load_weights before start"):
         engine.start(PROMPTS, SAMPLING, group_size=2, seed=0)
     engine.load_weights(weights(folders["dense"], 1.3), 1)
     groups = generate(engine, PROMPTS, SAMPLING, group_size=GROUP, seed=0)

@@ -105,7 +105,7 @@ def killing(server, stream):
 def test_one_of_two_servers_is_killed_during_a_broadcast(two, folders, monkeypatch):
     """Checks the other server, which misses some weights: it serves nothing before a sync, and is not restarted."""
     options = replace(two._options, transport="distributed")
-    monkeypatch.setattr(two, "_transport", sglang._TRANSPORTS["distributed"](options, folders["dense"]))
+    monkeypatch.setattr(two, "_transport", sglang._build_transport(options, folders["dense"]))
     until(lambda: num_up(two) == 2, 120)
     two.load_weights(weights(folders["dense"]), 0)
     first, second = two.pool.servers

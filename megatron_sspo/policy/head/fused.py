@@ -101,7 +101,6 @@ def fused_log_probs_and_entropy(
             `gather_from_sequence_parallel_region` do.
         weight: [V/TP, H], this rank's rows of the padded vocabulary, in the dtype of `hidden`.
         labels: [R] int64, global token ids.
-        temperature: the temperature at which the responses were sampled.
         vocab_size: V without padding; columns beyond it have probability 0.
         group: the tensor-parallel group; None for a whole vocabulary. Every rank of it has to call this with the same
             R, even if R is 0.
@@ -109,7 +108,6 @@ def fused_log_probs_and_entropy(
             computed again. The backward pass overwrites kept logits, so it can run only once.
         grad_placeholder: whether to return zeros for `weight.grad` beside the gradient in `main_grad`. Megatron's DDP
             needs them if it overlaps the reduction of gradients with the backward pass.
-        head: the autograd function.
 
     Returns:
         [R] float32 each (float64 from float64 operands): log-probs and entropies, both differentiable.

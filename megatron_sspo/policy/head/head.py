@@ -15,11 +15,8 @@ from megatron_sspo.policy.head.fused import FusedHead, fused_log_probs_and_entro
 def forward_without_head(model: Any, chunk: Any, **inputs: Any) -> torch.Tensor:
     """Returns the output of a pipeline stage; on the last stage the input of its output layer, [1, T, H].
 
-    Under sequence parallelism T is this rank's part of the sequence. A model in bfloat16 returns float32.
-
-    Args:
-        model: the model chunk with its wrappers.
-        chunk: the GPTModel inside.
+    Under sequence parallelism T is this rank's part of the sequence. A model in bfloat16 returns float32. The chunk is
+    the GPTModel inside of `model`.
     """
     if not chunk.post_process:
         return model(**inputs)
@@ -38,11 +35,7 @@ def response_log_probs(
     overlap_grad_reduce: bool = False,
     head: type[FusedHead] = FusedHead,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns log-probs and entropies [R] of the response tokens, from the output of `forward_without_head`.
-
-    Args:
-        group: the tensor-parallel group; None if one rank has the whole vocabulary.
-    """
+    """Returns log-probs and entropies [R] of the response tokens, from the output of `forward_without_head`."""
     tied = chunk.share_embeddings_and_output_weights
     weight = chunk.shared_embedding_or_output_weight() if tied else chunk.output_layer.weight
     rows = hidden[0].to(weight.dtype)

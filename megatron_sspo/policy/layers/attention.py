@@ -11,8 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.utils import is_layer_window_attention, make_sharded_tensors_for_checkpoint
 
-from megatron_sspo.batching.context import gathered_places, zigzag
-from megatron_sspo.batching.row import Pieces
+from megatron_sspo.batching.row import Pieces, Section, pieces_of
 from megatron_sspo.batching.work import QUERIES_AT_ONCE
 from megatron_sspo.policy.shared_prompts.keys import gather_context, take
 from megatron_sspo.policy.shared_prompts.packed import RowParams, SharedSeqParams
@@ -94,8 +93,10 @@ class PackedAttention(MegatronModule):
             if packed_seq_params.pieces.padding * query[0].numel() <= _MULTIPLICATIONS_PER_CALL:
                 return self._padded_pieces(query, key, value, packed_seq_params.padded)
             return self._pieces(query, key, value, packed_seq_params.pieces)
-        if parallel_state.get_context_parallel_world_size() > 1:
-            return self._context_parallel(query, key, value, packed_seq_params.cu_seqlens_q.tolist())
+        if (num_ranks := parallel_state.get_context_parallel_world_size()) > 1:
+            sections = [Section(*borders, 0, 0) for borders in pairwise(packed_seq_params.cu_seqlens_q.tolist())]
+            pieces = pieces_of(sections, parallel_state.get_context_parallel_rank(), num_ranks).to(key.device)
+            return self._pieces(query, gather_context(key), gather_context(value), pieces)
         lengths = packed_seq_params.cu_seqlens_q.diff()
         longest = int(packed_seq_params.max_seqlen_q)
         # padding costs products; those of short sequences cost no more than a call per sequence
@@ -170,23 +171,6 @@ class PackedAttention(MegatronModule):
             before += len(block)
             outputs.append(self._attend_one(block, key[:before], value[:before], seen))
         return outputs
-
-    def _context_parallel(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, borders: list[int]
-    ) -> torch.Tensor:
-        """Attends to the keys and values of all ranks, whose gradients are summed back to their owners."""
-        rank, num_ranks = parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
-        places = gathered_places(borders, num_ranks).to(key.device)
-        key, value = gather_context(key)[places], gather_context(value)[places]
-        own = zigzag(borders, rank, num_ranks).to(key.device)
-        outputs, first = [], 0
-        for start, stop in pairwise(borders):
-            positions = own[first : first + (stop - start) // num_ranks]
-            seen = torch.arange(start, stop, device=key.device) <= positions[:, None]
-            queries = query[first : first + len(positions)]
-            outputs.append(self._attend_one(queries, key[start:stop], value[start:stop], seen))
-            first += len(positions)
-        return torch.cat(outputs).flatten(1)
 
     def _attend_one(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor | None = None

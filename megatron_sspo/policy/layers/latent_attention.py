@@ -35,25 +35,19 @@ def mend(chunk: Any) -> None:
             module: Any = getattr(attention, name, None)
             if hasattr(module, "eps"):  # a fused layer has it, too
                 module.eps = _EPSILON
-        if not has_transformer_engine():
-            _duplicate_down_projections(attention)
-
-
-def _duplicate_down_projections(attention: Any) -> None:
-    """Lets every tensor-parallel rank hold the projections to the latents whole, as Transformer Engine's layers are.
-
-    In the local spec they are column-parallel. Their outputs are gathered, and the part of the keys that all heads
-    share is not scattered again: its gradient, a sum over heads, stays that of a rank's own heads, and the gradient of
-    `linear_kv_down_proj` is wrong. A duplicated layer computes a rank's own tokens, whose keys are gathered with
-    gradients that are summed.
-    """
-    for name in ("linear_q_down_proj", "linear_kv_down_proj"):
-        if hasattr(attention, name):
-            setattr(attention, name, _Duplicated(getattr(attention, name), attention.config))
+        for name in ("linear_q_down_proj", "linear_kv_down_proj"):
+            if not has_transformer_engine() and hasattr(attention, name):
+                setattr(attention, name, _Duplicated(getattr(attention, name), attention.config))
 
 
 class _Duplicated(torch.nn.Module):
-    """A linear layer of a rank's own tokens, whose weight's gradient is summed over tensor-parallel ranks."""
+    """A projection to latents, whole on every tensor-parallel rank, as Transformer Engine's are.
+
+    In the local spec they are column-parallel. Their outputs are gathered, and the part of the keys that all heads
+    share is not scattered again: its gradient, a sum over heads, stays that of a rank's own heads, and the gradient of
+    `linear_kv_down_proj` is wrong. This layer computes a rank's own tokens, whose keys are gathered with gradients that
+    are summed, and so is its weight's gradient.
+    """
 
     def __init__(self, replaced: Any, config: Any) -> None:
         super().__init__()

@@ -23,28 +23,23 @@ def shares_prompts(wanted: bool | None, transformer: TransformerConfig) -> bool:
     Raises:
         UserError: prompts are to be shared, and routers have losses, attention has sinks, or layers keep a state.
     """
-    if wanted and has_router_losses(transformer):
-        raise UserError(
-            "share_prompts is true, and the routers have losses of their own (megatron.moe_aux_loss_coeff, "
-            "megatron.moe_z_loss_coeff), in which a shared prompt would count once instead of once for each response: "
-            "leave out share_prompts or the losses"
+    reason = ""
+    if has_router_losses(transformer):
+        reason = (
+            "the routers have losses of their own (megatron.moe_aux_loss_coeff, megatron.moe_z_loss_coeff), in which a "
+            "shared prompt would count once instead of once for each response"
         )
-    has_sinks = has_transformer_engine() and transformer.softmax_type != "vanilla"
-    if wanted and has_sinks:
-        raise UserError(
-            "share_prompts is true, and the model's attention has sinks, with which rows that share prompts have not "
-            "run by Transformer Engine: leave out share_prompts"
+    elif has_transformer_engine() and transformer.softmax_type != "vanilla":
+        reason = (
+            "the model's attention has sinks, with which rows that share prompts have not run by Transformer Engine"
         )
-    keeps_state = transformer.linear_attention_freq is not None
-    if wanted and keeps_state:
-        raise UserError(
-            "share_prompts is true, and the model has gated delta nets, whose state after a prompt would have to be "
-            "copied to each response: leave out share_prompts"
-        )
-    if wanted is not None or has_sinks or keeps_state:
+    elif transformer.linear_attention_freq is not None:
+        reason = "the model has gated delta nets, whose state after a prompt would have to be copied to each response"
+    if wanted and reason:
+        raise UserError(f"share_prompts is true, and {reason}: leave out share_prompts")
+    if wanted is not None or reason:
         return bool(wanted)
-    is_measured = not torch.cuda.is_available() or (has_transformer_engine() and transformer.context_parallel_size == 1)
-    return is_measured and not has_router_losses(transformer)
+    return not torch.cuda.is_available() or (has_transformer_engine() and transformer.context_parallel_size == 1)
 
 
 def has_router_losses(transformer: TransformerConfig) -> bool:

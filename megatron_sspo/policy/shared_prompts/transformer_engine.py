@@ -70,10 +70,7 @@ def with_shared_prompts(stock: type) -> type:
 
 
 def refusal_of_any_rank(chunks: Sequence[Any], device: torch.device) -> str:
-    """Returns why Transformer Engine cannot compute rows with shared prompts on some rank; "" if it can. A collective.
-
-    A rank without attention layers has no reason to refuse.
-    """
+    """Returns why Transformer Engine cannot share prompts in rows on some rank; "" if it can. A collective."""
     modules = (module for chunk in chunks for module in chunk.modules())
     layers = [m for m in modules if isinstance(getattr(m, "core_attention", None), SharedPromptAttention)]
     reasons = agree.all_gather_objects(refusal(layers[0], device) if layers else "")

@@ -119,8 +119,6 @@ def output_layer_without_apex(transformer: TransformerConfig) -> Iterator[None]:
     if not is_needed:
         yield
         return
-    if not hasattr(layers, "_grad_accum_fusion_available"):
-        raise RuntimeError("megatron-core has no layers._grad_accum_fusion_available: update output_layer_without_apex")
     real = layers._grad_accum_fusion_available
     layers._grad_accum_fusion_available = True
     try:

@@ -17,23 +17,46 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
-from megatron_sspo.policy.with_cuda.host_copies import CopyStream, host_empty
 from megatron_sspo.policy.without_cuda.adam import update
 
 # Elements: 64 MB of gradients. A multiple of 16, so that torch's kernel rounds every element as in the whole tensor.
 _PIECE = 2**24
 
 
-class HostMaster(torch.Tensor):
-    """The master of a slice, in host memory.
+def host_empty(length: int, *, pinned: bool = False) -> torch.Tensor:
+    """Returns a float32 tensor in host memory, which is `pinned` if a GPU reads or writes it while others compute.
 
-    Attributes:
-        weight: the slice of the model's parameter.
-        grad: its gradient, which is where the model is; torch wants a tensor's own gradient where the tensor is.
+    torch rounds the size of pinned memory up to a power of two, so only buffers are pinned.
     """
+    return torch.empty(length, dtype=torch.float32, device="cpu", pin_memory=pinned and torch.cuda.is_available())
 
-    grad: Any = None
-    weight: torch.Tensor
+
+class CopyStream:
+    """A stream of copies in one direction between the host and a GPU, while both compute."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+
+    def begin(self) -> None:
+        """Makes the copies that follow wait for what the GPU has been told to compute."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+
+    def copy(self, source: torch.Tensor, destination: torch.Tensor) -> Any:
+        """Starts a copy, and returns an event to wait for; the tensor on the host has to be pinned."""
+        with torch.cuda.stream(self._stream):
+            destination.copy_(source, non_blocking=True)
+        return self._stream.record_event()
+
+    def end(self) -> None:
+        """Makes what the GPU computes next wait for the copies."""
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+
+class HostMaster(torch.Tensor):
+    """The master of a slice, in host memory."""
+
+    grad: Any = None  # where the model is; torch wants a tensor's own gradient where the tensor is
+    weight: torch.Tensor  # the slice of the model's parameter
     # what is computed from it is a plain tensor
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
@@ -56,10 +79,8 @@ class _Piece(NamedTuple):
 def offloaded_optimizer(config: OptimizerConfig, chunks: list[Any], share: float) -> Any:
     """Returns Megatron's optimizer with a share of its state on the host.
 
-    Slices are not divided, so on a rank the share is met up to half of the largest slice.
-
-    Args:
-        share: of the elements that each rank updates, above 0 and at most 1.
+    The share, above 0 and at most 1, is of the elements that each rank updates. Slices are not divided, so it is met up
+    to half of the largest slice.
     """
     # without it Megatron would make all masters on the GPU first, where they may not fit
     config.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = True

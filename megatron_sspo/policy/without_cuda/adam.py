@@ -93,6 +93,10 @@ def install_without_apex_or_te() -> None:
     """Makes Megatron use this Adam as Apex's, if neither Apex nor Transformer Engine is installed."""
     import megatron.core.optimizer as optimizer
     import megatron.core.optimizer.distrib_optimizer as distributed
+    import megatron.core.transformer.moe.moe_utils as moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):  # which routers of 0.16 test, and Transformer Engine alone defines
+        moe_utils.te_general_gemm = None  # pyright: ignore
 
     if not getattr(optimizer, "USING_PYTORCH_OPTIMIZER", False):
         return

@@ -18,6 +18,7 @@ import contextlib
 import functools
 import logging
 import os
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,26 +87,6 @@ def _replace_device_api() -> None:
         setattr(cuda, name, _constant(None))
 
 
-_FACTORIES = [
-    "tensor",
-    "as_tensor",
-    "empty",
-    "zeros",
-    "ones",
-    "full",
-    "arange",
-    "rand",
-    "randn",
-    "randint",
-    "empty_like",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "rand_like",
-    "randn_like",
-]
-
-
 def _is_cuda(device: Any) -> bool:
     return isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
 
@@ -123,8 +104,9 @@ def _replace_factories() -> None:
 
     # torch caches the functions that `with torch.device(...)` applies to, and this call makes it cache the real ones.
     # Otherwise Transformers loads a model whose rotary frequencies are uninitialized memory.
-    _device_constructors()
-    for name in _FACTORIES:
+    factories = [factory.__name__ for factory in _device_constructors()]
+    likes = [f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn")]
+    for name in filter(partial(hasattr, torch), (*factories, *likes)):
         setattr(torch, name, on_cpu(getattr(torch, name)))
 
 

@@ -29,11 +29,8 @@ def _forward(
 ) -> tuple[Tensor, None]:
     """Attends from `query` [rows, heads, new, width] to `key` and `value` [rows, shared heads, all, width].
 
-    Args:
-        s_aux: each head's sink [heads], a logit of its softmax for which there is no token.
-
-    Returns:
-        The output [rows, new, heads, width], and None in place of attention weights.
+    Each head's sink `s_aux` [heads] is a logit of its softmax for which there is no token. The output is [rows, new,
+    heads, width], with None in place of attention weights.
     """
     if s_aux is not None:
         attention_mask = _with_sinks(attention_mask, s_aux, query, key.size(2))

@@ -62,25 +62,13 @@ class Decoder:
     may differ in the last bit. A draw at the border between two tokens, or the choice between two equal experts, may
     then change.
 
-    Args:
-        model_path: a folder with `config.json` and the tokenizer's files. Weight files are not read.
-        routes: whether to record the experts of each token.
+    Of the model's folder `config.json` and the tokenizer's files are read. `routes` records the experts of each token.
 
     Raises:
-        UserError: there is no `config.json` in the folder, Transformers makes no model of it, or it has no routers.
-
-    Raises:
-        UserError: there is no `config.json` in the folder, or Transformers makes no model of it.
-
-    Attributes:
-        model: Transformers' model.
-        text: its text side.
-        policy_version: the version of the weights; None if there are none.
+        UserError: Transformers makes no model of the folder, or it has no routers.
     """
 
     def __init__(self, model_path: Path, device: torch.device, dtype: torch.dtype, *, routes: bool) -> None:
-        if not (model_path / "config.json").exists():
-            raise UserError(f"{model_path} has no config.json: name a Hugging Face model folder")
         config = read_config(model_path)
         # Transformers chooses the experts' implementation, grouped_mm. With four layers of width 128 and 8 experts, one
         # step of 128 rows took 9 ms on one CPU thread, 9 to 11 ms with eager and 90 ms with batched_mm. With 64 experts
@@ -98,7 +86,19 @@ class Decoder:
         self.text = read_model_text(model_path, config)
         self._weights = NamedWeights(self.model)
         self._recorder = RouteRecorder(self.model) if routes else None
-        self.policy_version: int | None = None
+        self.policy_version: int | None = None  # of the weights; None if there are none
+
+    def begin(self, prompts: Sequence[Prompt]) -> int:
+        """Checks prompts, and returns the version of the weights.
+
+        Raises:
+            UserError: no weights were loaded, or a prompt leaves no room for a response.
+        """
+        if self.policy_version is None:
+            raise UserError("the embedded engine has no weights: call load_weights before generate")
+        for prompt in prompts:
+            self.text.check(prompt)
+        return self.policy_version
 
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
         """Copies a stream of tensors, with the names and shapes of a checkpoint on disk, into the model.
@@ -148,9 +148,7 @@ class Decoder:
                     row.routes.append(routes)
 
     def _prefill(self, rows: list[Row]) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
-        """Runs each prompt of the batch once, and shares the result between the prompt's rows.
-
-        After the first turn, each row runs its own prompt and tokens.
+        """Runs each prompt of the batch once for all of its rows; after the first turn, each row runs its own.
 
         Returns:
             The logits after the prompts [rows, vocabulary], the cache, the attention mask [rows, longest prompt], and
@@ -182,11 +180,7 @@ class Decoder:
         return logits[indices], cache, mask.to(self._device)[indices], lengths.to(self._device)[indices]
 
     def _append(self, rows: list[Row], logits: Tensor, sampling: Sampling, stop_strings: StopStrings) -> Tensor:
-        """Draws a token for every row, appends it, and sets the finish reason of rows that end with it.
-
-        Returns:
-            The tokens [rows].
-        """
+        """Draws a token [rows] for every row, appends it, and sets the finish reason of rows that end with it."""
         log_probs = log_distribution(logits, sampling)
         if log_probs[:, 0].isnan().any():  # a logit that is not finite spoils its whole row
             raise UserError(

@@ -42,8 +42,7 @@ class NamedWeights:
         The stream is read to its end even after an error, since it may be a collective of several processes.
 
         Raises:
-            UserError: a name is unknown or missing, or a shape is wrong. The model's weights are then partly
-                overwritten.
+            UserError: a name is unknown or missing, or a shape is wrong; the weights are then partly overwritten.
         """
         loaded: set[str] = set()
         faults: dict[str, list[str]] = defaultdict(list)

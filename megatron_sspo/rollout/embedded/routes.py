@@ -12,13 +12,10 @@ from megatron_sspo.errors import UserError
 
 
 class RouteRecorder:
-    """Records the experts of every token in every layer that has experts.
-
-    Args:
-        model: a model of Transformers, whose routers return (logits, weights, experts).
+    """Records the experts of every token in every layer of a model of Transformers that has experts.
 
     Raises:
-        UserError: the model has no such router.
+        UserError: the model has no router that returns (logits, weights, experts).
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

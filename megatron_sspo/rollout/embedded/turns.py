@@ -29,34 +29,24 @@ class WaitingTurn:
     result: "concurrent.futures.Future[Sampled]" = field(default_factory=concurrent.futures.Future)
 
 
-class TurnQueue:
-    """The turns that wait for the engine. Turns are put in by the endpoint's thread, and taken by the engine's."""
+TurnQueue = queue.SimpleQueue[WaitingTurn | None]
+"""The turns that wait for the engine: put in by the endpoint's thread, and taken by the engine's. None wakes it."""
 
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[WaitingTurn | None] = queue.SimpleQueue()
 
-    def put(self, turn: WaitingTurn) -> None:
-        """Adds a turn."""
-        self._waiting.put(turn)
+def take(waiting: TurnQueue) -> list[WaitingTurn]:
+    """Waits for a turn or None, and returns the waiting turns and the turns that come shortly after.
 
-    def wake(self) -> None:
-        """Makes `take` return, because an episode has ended."""
-        self._waiting.put(None)
-
-    def take(self) -> list[WaitingTurn]:
-        """Waits for a turn or a call of `wake`, and returns the waiting turns and the turns that come shortly after.
-
-        Turns whose requests were cancelled are left out.
-        """
-        found: list[WaitingTurn | None] = []
-        while not found:
-            try:
-                found.append(self._waiting.get(timeout=_POLL_SECONDS))
-                while found[-1] is not None:
-                    found.append(self._waiting.get(timeout=_GATHER_SECONDS))
-            except queue.Empty:
-                mark_progress()  # an episode has a time limit
-        return [turn for turn in found if turn is not None and turn.result.set_running_or_notify_cancel()]
+    Turns whose requests were cancelled are left out.
+    """
+    found: list[WaitingTurn | None] = []
+    while not found:
+        try:
+            found.append(waiting.get(timeout=_POLL_SECONDS))
+            while found[-1] is not None:
+                found.append(waiting.get(timeout=_GATHER_SECONDS))
+        except queue.Empty:
+            mark_progress()  # an episode has a time limit
+    return [turn for turn in found if turn is not None and turn.result.set_running_or_notify_cancel()]
 
 
 class QueuedSampler:

@@ -1,8 +1,7 @@
 """In-process engine on Transformers, for models that fit beside the trainer without a server."""
 
-import random
+import queue
 from collections.abc import Generator, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,11 +11,10 @@ from torch import Tensor
 from megatron_sspo.config.kinds import Count
 from megatron_sspo.environment.protocol import Environment
 from megatron_sspo.environment.turns import TurnTemplate
-from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.embedded.decoder import Decoder, Row
 from megatron_sspo.rollout.embedded.episodes import OpenEpisodes
 from megatron_sspo.rollout.embedded.sampling import random_stream
-from megatron_sspo.rollout.embedded.turns import QueuedSampler, TurnQueue, WaitingTurn, event_loop
+from megatron_sspo.rollout.embedded.turns import QueuedSampler, TurnQueue, WaitingTurn, event_loop, take
 from megatron_sspo.rollout.engine import BatchedGeneration, Episodes, Generation, Sampled
 from megatron_sspo.rollout.responses import make_rollout
 from megatron_sspo.rollout.stopping import StopStrings
@@ -96,7 +94,6 @@ class EmbeddedEngine:
         *,
         group_size: int,
         seed: int,
-        environment: Environment | None = None,
     ) -> list[RolloutGroup]:
         """Generates `group_size` responses to each prompt, in the order of the prompts.
 
@@ -104,13 +101,10 @@ class EmbeddedEngine:
         groups at once. A response that reaches the model's last position ends there with finish reason "length".
 
         Raises:
-            UserError: no weights were loaded, or a prompt is empty, has a token outside the vocabulary, or leaves no
-                room for a response in the model's positions, or the logits are not finite. In an environment also: the
-                chat template does not support a second turn, or the environment is broken.
+            UserError: no weights were loaded, a prompt is empty or leaves no room for a response in the model's
+                positions, or the logits are not finite.
         """
-        found = dict(
-            pair for batch in self._batches(prompts, sampling, group_size, seed, environment) for pair in batch
-        )
+        found = dict(pair for batch in self._batches(prompts, sampling, group_size, seed, None) for pair in batch)
         return [found[place] for place in range(len(prompts))]
 
     def release_memory(self) -> None:
@@ -128,10 +122,7 @@ class EmbeddedEngine:
         self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int, environment: Environment | None
     ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
         """Decodes batch after batch, and yields completed groups, each with the index of its prompt."""
-        if self._decoder.policy_version is None:
-            raise UserError("the embedded engine has no weights: call load_weights before generate")
-        for prompt in prompts:
-            self._decoder.text.check(prompt)
+        version = self._decoder.begin(prompts)
         rows = [
             Row(
                 prompt,
@@ -158,31 +149,29 @@ class EmbeddedEngine:
             groups_in_batch = dict.fromkeys(row.group for row in batch)
             complete = [place for place in groups_in_batch if all(row.finish_reason for row in groups[place])]
             if complete:
-                yield [(place, self._group(groups[place])) for place in complete]
+                yield [(place, self._group(groups[place], version)) for place in complete]
 
     def _episodes(
         self, prompts: Sequence[Prompt], sampling: Sampling, group_size: int, seed: int, episodes: Episodes
     ) -> Generator[list[tuple[int, RolloutGroup]], None, None]:
         """Decodes the turns that episodes request, and yields completed groups, each with the index of its prompt."""
-        decoder, version = self._decoder, self._decoder.policy_version
-        if version is None:
-            raise UserError("the embedded engine has no weights: call load_weights before generate")
-        runner = episodes.on(decoder.text)
-        turns = TurnQueue()
+        version = self._decoder.begin(())
+        runner = episodes.on(self._decoder.text)
+        turns: TurnQueue = queue.SimpleQueue()
 
-        def samplers(prompt: Prompt) -> list[QueuedSampler]:
-            indices = range(prompt.draw * group_size, (prompt.draw + 1) * group_size)
-            return [QueuedSampler(turns, partial(_turn_stream, seed, prompt.id, index)) for index in indices]
+        def sampler(prompt: Prompt, index: int) -> QueuedSampler:
+            index += prompt.draw * group_size
+            return QueuedSampler(turns, lambda number: random_stream(seed, f"{prompt.id}\0{number}", index))
 
         with event_loop() as submit:
-            groups = {
-                submit(runner.group(prompt, sampling, samplers(prompt), policy_version=version)): place
-                for place, prompt in enumerate(prompts)
-            }
-            for group in groups:
-                group.add_done_callback(lambda _: turns.wake())
+            groups = {}
+            for place, prompt in enumerate(prompts):
+                samplers = [sampler(prompt, index) for index in range(group_size)]
+                group = submit(runner.group(prompt, sampling, samplers, policy_version=version))
+                group.add_done_callback(lambda _: turns.put(None))  # wakes the loop
+                groups[group] = place
             while groups:
-                self._decode_waiting(turns.take(), sampling)
+                self._decode_waiting(take(turns), sampling)
                 if done := [group for group in groups if group.done()]:
                     yield [(groups.pop(group), group.result()) for group in done]
 
@@ -206,9 +195,7 @@ class EmbeddedEngine:
                     routes = self._decoder.routes_of(row)
                     turn.result.set_result(Sampled(row.tokens, row.log_probs, row.finish_reason, spans, routes))
 
-    def _group(self, rows: Sequence[Row]) -> RolloutGroup:
-        version = self._decoder.policy_version
-        assert version is not None
+    def _group(self, rows: Sequence[Row], version: int) -> RolloutGroup:
         return RolloutGroup(prompt=rows[0].prompt, rollouts=[self._rollout(row, version) for row in rows])
 
     def _decode_turns(
@@ -247,10 +234,4 @@ class EmbeddedEngine:
         )
 
     def _last_turn_text(self, row: Row) -> str:
-        """Returns the last turn, decoded."""
         return self._decoder.text_of(row.tokens[row.turn_start :])
-
-
-def _turn_stream(seed: int, prompt_id: str, index: int, number: int) -> random.Random:
-    """Returns the random numbers of one turn of an episode."""
-    return random_stream(seed, f"{prompt_id}\0{number}", index)

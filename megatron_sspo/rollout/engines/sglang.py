@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,11 +19,11 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
 from megatron_sspo.processes.hang import mark_progress
 from megatron_sspo.rollout.engine import Episodes, Generation, RolloutEngine
-from megatron_sspo.rollout.requests.format import RequestFormat, version_name
+from megatron_sspo.rollout.requests.format import RequestFormat
 from megatron_sspo.rollout.requests.generation import Requests
 from megatron_sspo.rollout.requests.groups import ServedGeneration
 from megatron_sspo.rollout.servers import server_program
-from megatron_sspo.rollout.servers.build import build_router, build_servers, has_grammars, server_dtype
+from megatron_sspo.rollout.servers.build import build_router, build_servers, server_dtype
 from megatron_sspo.rollout.servers.client import Client
 from megatron_sspo.rollout.servers.options import Options, check, check_gpus
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
@@ -47,11 +47,7 @@ T = TypeVar("T")
 
 
 def engine(model_path: Path, **options: Any) -> RolloutEngine:
-    """Builds an engine that owns servers on this machine, or uses external ones.
-
-    Args:
-        model_path: folder with config.json and tokenizer.
-        options: see `Options`.
+    """Builds an engine that owns servers on this machine, or uses external ones: see `Options`.
 
     Raises:
         UserError: an option is invalid, SGLang is not installed, or a server does not start.
@@ -92,9 +88,6 @@ class SGLangEngine:
         self._is_driver = is_driver
         self._quantized = quantized_names(trained_rows(model_path)) if options.quantize else set[str]()
         self._transport = _build_transport(options, model_path)
-        if options.lora == "adapter":
-            adapter.check_model(options.adapters, trained_config(model_path))
-            self._transport = adapter.AdapterTransport(self._transport, tp_size=options.tp_size)
         if options.release_memory:
             _hand_over_to_servers()  # a server that starts measures how much memory is free
         if not is_driver:
@@ -131,13 +124,8 @@ class SGLangEngine:
             if self._router is not None:  # which is not restarted if it cannot start
                 self._run(self._router.set_servers(self.pool.urls))
                 self.pool.router = self._router
-            self._requests = Requests(
-                self.pool,
-                RequestFormat(model_path, run=self._name, routes=options.routes),
-                self._router,
-                options,
-                takes_schemas=has_grammars(options),
-            )
+            form = RequestFormat(model_path, run=self._name, routes=options.routes)
+            self._requests = Requests(self.pool, form, self._router, options)
         except BaseException:
             self.close()
             raise
@@ -151,14 +139,8 @@ class SGLangEngine:
         seed: int,
         environment: Episodes | None = None,
     ) -> Generation:
-        """Begins `group_size` responses to each prompt, without waiting for them.
-
-        Raises:
-            UserError: no weights were loaded, a prompt leaves no room for a response, or there is an environment and
-                the chat template does not support a second turn.
-        """
-        if self.pool.version is None:
-            raise UserError("the servers have no weights: call load_weights before start")
+        """Begins the responses. Raises UserError if a prompt leaves no room for one, or the template no second turn."""
+        assert self.pool.version is not None, "call load_weights before start"
         for prompt in prompts:
             self._requests.format.model.check(prompt)
         generation = ServedGeneration(
@@ -201,9 +183,9 @@ class SGLangEngine:
         self._run(self.pool.await_any(), restart_failed=True)
         started = time.perf_counter()
         session = self._new_session()
-        has_adapter = self._options.lora == "adapter" and adapter.adapter_of(tensors) is not None
+        has_adapter = self._options.lora == "adapter" and getattr(tensors, "adapter", None) is not None
         self._requests.format.adapter = adapter.NAME if has_adapter else ""
-        self._send_weights(session, tensors, version_name(self._name, policy_version))
+        self._send_weights(session, tensors, self._requests.format.version_name(policy_version))
         errors = list(session.failures.values())
         if not session.servers and errors and all(error.is_rejected for error in errors):
             raise UserError(f"the rollout servers reject the weights: {errors[0]}")
@@ -275,7 +257,7 @@ class SGLangEngine:
         self._transport.send(session, tensors, version, None if checksums is None else checksums.observe)
         if not (is_busy and options.pause == "in_place"):
             session.flush(has_retracted=is_busy and options.pause == "retract")
-        if checksums is not None and not checksums.are_empty:
+        if checksums is not None:
             checksums.compare(session)
         if is_busy:
             session.post("/continue_generation", {})
@@ -303,13 +285,10 @@ class SGLangEngine:
         return SyncSession({server: server.client for server in self.pool.up()}, self._submit)
 
     async def _record_session(self, session: SyncSession, version: int | None) -> None:
-        """Records the result of a session: failed servers are removed, the others hold `version`.
-
-        Servers that came up after the session began hold no weights.
-        """
+        """Records the result of a session: failed servers are removed, the others hold `version`."""
         for server, error in session.failures.items():
             self.pool.remove(server, str(error))
-        for server in self.pool.up():
+        for server in self.pool.up():  # one that came up after the session began holds no weights
             server.version = version if server in session.servers else None
 
     @property
@@ -354,11 +333,7 @@ class SGLangEngine:
 
 
 def _give_back_cached_memory() -> None:
-    """Returns this process's unused GPU memory to the driver.
-
-    torch keeps the memory of freed tensors for later tensors, so servers on the same GPU could not use it: after a
-    training step, all memory of the activations.
-    """
+    """Returns this process's unused GPU memory to the driver; torch would keep it from servers on the same GPU."""
     if torch.cuda.is_available():
         gc.collect()  # tensors in reference cycles
         torch.cuda.empty_cache()
@@ -371,21 +346,19 @@ def _hand_over_to_servers() -> None:
 
 
 def _build_transport(options: Options, model_path: Path) -> Transport:
-    full = _TRANSPORTS[options.transport](options, model_path)
-    if not options.delta:
-        return full
-    return DeltaTransport(full, every=options.delta, bucket_bytes=options.bucket_bytes, tp_size=options.tp_size)
-
-
-_TRANSPORTS: dict[str, Callable[[Options, Path], Transport]] = {
-    "ipc": lambda options, _: IpcTransport(bucket_bytes=options.bucket_bytes),
-    "tensor": lambda options, _: TensorTransport(bucket_bytes=options.bucket_bytes, tp_size=options.tp_size),
-    "disk": lambda options, model_path: DiskTransport(
-        (options.run_folder or Path("runs")) / "servers",
-        model_path,
-        {"quantization_config": quantization_config(trained_rows(model_path))} if options.quantize else None,
-    ),
-    "distributed": lambda options, _: DistributedTransport(
-        bucket_bytes=options.bucket_bytes, tp_size=options.tp_size, address=options.address
-    ),
-}
+    sizes = {"bucket_bytes": options.bucket_bytes, "tp_size": options.tp_size}
+    if options.transport == "ipc":
+        transport: Transport = IpcTransport(bucket_bytes=options.bucket_bytes)
+    elif options.transport == "tensor":
+        transport = TensorTransport(**sizes)
+    elif options.transport == "distributed":
+        transport = DistributedTransport(**sizes, address=options.address)
+    else:
+        also = {"quantization_config": quantization_config(trained_rows(model_path))} if options.quantize else None
+        transport = DiskTransport((options.run_folder or Path("runs")) / "servers", model_path, also)
+    if options.delta:
+        transport = DeltaTransport(transport, every=options.delta, **sizes)
+    if options.lora == "adapter":
+        adapter.check_model(options.adapters, trained_config(model_path))
+        transport = adapter.AdapterTransport(transport, tp_size=options.tp_size)
+    return transport

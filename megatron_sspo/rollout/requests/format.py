@@ -45,16 +45,11 @@ class RequestFormat:
     """The conversion between prompts, requests, answers and rollouts of one model.
 
     Args:
-        model_path: folder with config.json and tokenizer.
-        run: the identifier in the names of this run's weight versions: see `version_name`.
+        run: the identifier in the names of weight versions, different in every process that sends weights.
         routes: whether servers report the experts of each token.
-
-    Attributes:
-        model: the text side of the model.
-        adapter: the name of the adapter that responses are sampled with; "": none.
     """
 
-    adapter = ""
+    adapter = ""  # the name of the adapter that responses are sampled with; "": none
 
     def __init__(self, model_path: Path, *, run: str, routes: bool) -> None:
         config = read_config(model_path)
@@ -124,15 +119,23 @@ class RequestFormat:
         """Yields (policy version, number of tokens) for each span of tokens."""
         for span in meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": num_tokens}]:
             if (count := min(span["end"], num_tokens) - span["start"]) > 0:
-                yield version_number(self._run, span["version"]), count
+                yield self._version_number(span["version"]), count
+
+    def version_name(self, version: int) -> str:
+        """Returns the name of a policy version's weights on the servers."""
+        return f"{self._run}-{version}"
+
+    def _version_number(self, name: str) -> int:
+        sender, _, number = name.rpartition("-")
+        if sender != self._run or not number.isdecimal():
+            raise ValueError(
+                f"these are weights of the version {name!r}, which this run has not sent: the server was restarted, or "
+                "another trainer uses it, too"
+            )
+        return int(number)
 
     def _pack_routes(self, meta: Mapping[str, Any], num_tokens: int) -> np.ndarray:
-        """Packs the experts of every token except the last one, which the model has not processed.
-
-        Raises:
-            UserError: the server has recorded none.
-            ValueError: the experts are not those of `num_tokens` tokens.
-        """
+        """Packs the experts of every token except the last one, which the model has not processed."""
         chosen = np.frombuffer(base64.b64decode(meta["routed_experts"]), dtype=np.int32)
         # SGLang's buffer of zeros is untouched where a kernel chooses the experts itself, as its default on Blackwell
         # does, without an error (0.5.23). The experts of a token differ, so several are not all expert 0.
@@ -152,28 +155,3 @@ class RequestFormat:
 
 def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return freeze(np.concatenate([first, second])) if len(first) else second
-
-
-def version_name(run: str, version: int) -> str:
-    """Returns the name of a policy version's weights on the servers.
-
-    Args:
-        run: an identifier of the engine that sends the weights, different in every process.
-        version: the policy version.
-    """
-    return f"{run}-{version}"
-
-
-def version_number(run: str, name: str) -> int:
-    """Reverses `version_name`.
-
-    Raises:
-        ValueError: the weights are not those of this run.
-    """
-    sender, _, number = name.rpartition("-")
-    if sender != run or not number.isdecimal():
-        raise ValueError(
-            f"these are weights of the version {name!r}, which this run has not sent: the server was restarted, or "
-            "another trainer uses it, too"
-        )
-    return int(number)

@@ -12,6 +12,7 @@ from megatron_sspo.errors import UserError
 from megatron_sspo.rollout.engine import EpisodeRunner, Episodes
 from megatron_sspo.rollout.environments import TurnRunner
 from megatron_sspo.rollout.requests.format import PartialResponse, RequestFormat
+from megatron_sspo.rollout.servers.build import has_grammars
 from megatron_sspo.rollout.servers.client import Client, RequestRejected, ServerError
 from megatron_sspo.rollout.servers.options import Options
 from megatron_sspo.rollout.servers.pool import Server, ServerPool
@@ -32,26 +33,18 @@ class Requests:
     """Samples turns, and retries on other servers if one fails.
 
     Args:
-        pool: the servers.
-        format: the conversion of requests and answers.
         router: the router that chooses the server of a request; None: this class chooses it.
         options: those of the engine. `request_seconds` is the timeout of a request. The server is then told to abort it
             and to return the tokens so far; the rest is requested again, as often as necessary. The time includes
             waiting in the server's queue, so a timeout is not a failure; a partial response that is not returned is
             one, and so is a time in which no request got a token.
+
+    Attributes:
         takes_schemas: whether the servers can sample JSON of a schema.
     """
 
-    def __init__(
-        self,
-        pool: ServerPool,
-        format: RequestFormat,
-        router: Router | None,
-        options: Options,
-        *,
-        takes_schemas: bool = False,
-    ) -> None:
-        self.pool, self.format, self.options, self.takes_schemas = pool, format, options, takes_schemas
+    def __init__(self, pool: ServerPool, format: RequestFormat, router: Router | None, options: Options) -> None:
+        self.pool, self.format, self.options, self.takes_schemas = pool, format, options, has_grammars(options)
         self._router, self._seconds = router, options.request_seconds
         self._slots = asyncio.Semaphore(options.max_in_flight)
         self._run, self._numbers = secrets.token_hex(8), itertools.count()
@@ -61,12 +54,14 @@ class Requests:
 
     async def idle_seconds(self) -> float:
         """Returns the seconds without any request in progress since the last call."""
-        now = time.monotonic()
-        if not self._num_in_progress:
-            self._idle_seconds += now - self._idle_since
-        self._idle_since = now
+        self._count_idle()
         found, self._idle_seconds = self._idle_seconds, 0.0
         return found
+
+    def _count_idle(self) -> None:
+        now = time.monotonic()
+        self._idle_seconds += 0.0 if self._num_in_progress else now - self._idle_since
+        self._idle_since = now
 
     @property
     def are_in_progress(self) -> bool:
@@ -121,14 +116,13 @@ class Requests:
 
     @contextlib.contextmanager
     def _count_in_progress(self) -> Iterator[None]:
-        if not self._num_in_progress:
-            self._idle_seconds += time.monotonic() - self._idle_since
+        self._count_idle()
         self._num_in_progress += 1
         try:
             yield
         finally:
+            self._count_idle()
             self._num_in_progress -= 1
-            self._idle_since = time.monotonic()
 
     async def run_turn(self, prompt: Prompt, sampling: Sampling, first: int, *, schema: str = "") -> PartialResponse:
         """Samples a turn. Waits while no server holds the weights.
@@ -149,7 +143,9 @@ class Requests:
         pause, failures, num_late = _FIRST_PAUSE, 0, 0
         while True:
             async with self._slots:
-                server = await self._pick(first + failures)
+                while not self._is_router_ready:
+                    await asyncio.sleep(_POLL_SECONDS)
+                server = await self.pool.pick(first + failures)
                 version = self.pool.version
                 began = time.monotonic()
                 try:
@@ -182,11 +178,7 @@ class Requests:
     def _is_late(self, server: Server, version: int | None, began: float) -> bool:
         """Returns whether an aborted request was aborted because of its time limit, and not because of new weights.
 
-        Args:
-            version: the version of the weights when the request began, at the time `began`.
-
-        Raises:
-            ServerError: there was no reason at all, or no request got a token in that time.
+        It is a failure of the server if there was no reason at all, or no request got a token in that time.
         """
         is_late = time.monotonic() - began >= self._seconds
         if self.pool.version == version and not is_late:
@@ -199,14 +191,7 @@ class Requests:
         return is_late
 
     def _check_versions(self, more: PartialResponse, server: Server, first: int | None) -> None:
-        """Checks that the last syncs have reached the server of a response.
-
-        Args:
-            first: the version of the weights when the request began.
-
-        Raises:
-            ServerError: they are older than that, or newer than those that were sent last.
-        """
+        """Checks that the last syncs have reached the server of a response, which began with the version `first`."""
         newest = self.pool.version  # None: a sync is in progress
         for version, _ in more.spans:
             if (first is not None and version < first) or (newest is not None and version > newest):
@@ -217,14 +202,7 @@ class Requests:
 
     @property
     def _is_router_ready(self) -> bool:
-        """Returns whether requests can be routed: there is no router, or it works."""
         return self._router is None or self._router.is_ready
-
-    async def _pick(self, number: int) -> Server:
-        """Returns a server that holds the weights. Waits while there is none, and while the router restarts."""
-        while not self._is_router_ready:
-            await asyncio.sleep(_POLL_SECONDS)
-        return await self.pool.pick(number)
 
     async def _send(
         self, server: Server, prompt: Prompt, sampling: Sampling, part: PartialResponse, schema: str
@@ -262,12 +240,7 @@ class Requests:
             answer.cancel()
 
     def _parse(self, answer: Mapping[str, Any], content: Mapping[str, Any], url: str) -> PartialResponse:
-        """Converts an answer of a server or the router.
-
-        Raises:
-            ServerError: the answer is malformed, or its weights come from no sync of this run.
-            UserError: the server's cache cannot hold a response of the length that was asked for.
-        """
+        """Converts an answer of a server or the router."""
         inputs, limit = content["input_ids"], content["sampling_params"]["max_new_tokens"]
         try:
             more = self.format.parse(answer, len(inputs))

@@ -19,10 +19,8 @@ _POLL_SECONDS = 0.5
 class ServedGeneration:
     """The groups of one call of `start`, generated in the engine's thread.
 
-    Args:
-        submit: function that starts a coroutine in the engine's thread.
-        restart_failed: function that restarts failed servers; `wait` calls it repeatedly.
-        await_any: function that waits until a server answers.
+    `submit` starts a coroutine in that thread, `restart_failed` restarts failed servers, and `await_any` waits until a
+    server answers.
     """
 
     def __init__(
@@ -44,12 +42,7 @@ class ServedGeneration:
         self._submit, self._work = submit, submit(self._generate_all(prompts, sampling, group_size))
 
     def wait(self) -> list[tuple[int, RolloutGroup]]:
-        """Waits for a group, and returns all completed groups, each with the index of its prompt.
-
-        Raises:
-            NeedsWeights: no server is left that holds the weights, and another one has come up.
-            UserError: a response cannot be generated, or too few servers are left.
-        """
+        """See `Generation.wait`; `NeedsWeights` is raised when another server has come up."""
         found: list[tuple[int, RolloutGroup]] = []
         while self._num_left and not found:
             try:

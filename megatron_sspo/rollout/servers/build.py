@@ -21,25 +21,19 @@ from megatron_sspo.rollout.servers.pool import Server
 from megatron_sspo.rollout.servers.process import ServerProcess
 from megatron_sspo.weights.fp8 import quantization_config, trained_config, trained_rows
 
-# Options of a server on a CPU: the size of its key-value cache, and no busy waiting while it is idle.
-_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "sleep_on_idle": True}
+_CPU_OPTIONS = {"device": "cpu", "max_total_tokens": 20_000, "sleep_on_idle": True}  # without busy waiting
 _CPU_ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
 
-# A server that loses one of its processes should end at once. SGLang would wait a minute for GPU core dumps, even if
-# they are not enabled.
+# SGLang would wait a minute for GPU core dumps, even if they are not enabled.
 _NO_CORE_DUMPS = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": os.environ.get("SGLANG_CUDA_COREDUMP", "0")}
 
-# A server would refuse to start on GPUs whose free memory differs by more than a tenth. Ranks of the trainer on these
-# GPUs hold parts of the model of different sizes. SGLang computes with the least free memory in any case.
+# A server would refuse to start on GPUs whose free memory differs by more than a tenth, as beside ranks of the trainer.
+# SGLang computes with the least free memory in any case.
 _MEMORY_BALANCE = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
 
 _MODULES = {"attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj")}
 
-_DTYPES = {
-    **dict.fromkeys(("float32", "float"), torch.float32),
-    **dict.fromkeys(("float16", "half"), torch.float16),
-    "bfloat16": torch.bfloat16,
-}
+_DTYPES = {name: getattr(torch, name) for name in ("float32", "float", "float16", "half", "bfloat16")}
 
 
 def server_dtype(options: Options) -> torch.dtype | None:
@@ -72,11 +66,7 @@ def build_servers(
 ) -> list[Server]:
     """Returns the servers of one machine, not started, each with its share of the GPUs.
 
-    Args:
-        model_path: folder with config.json and tokenizer.
-        python: an interpreter with SGLang installed.
-        key: the API key that the servers require.
-        first_port: the port of the first server; the others have the next ports. None takes free ports.
+    They have `first_port` and the ports after it; None takes free ports.
 
     Raises:
         UserError: the servers need more GPUs than there are.
@@ -99,10 +89,11 @@ def build_servers(
         # SGLang would choose a dtype by config.json: float16 for float32, and not the trainer's in any case
         "dtype": _default_dtype(options) or None,
         **({} if num_gpus else _CPU_OPTIONS),
-        **(_adapter_arguments(options) if options.lora == "adapter" else {}),
+        **_adapter_arguments(options),
         **(options.server or {}),
     }
-    found, cores = [], usable_cores()
+    found, cores, loaders = [], usable_cores(), str(Path(megatron_sspo_delta.__file__).parent)
+    given = [path for path in [os.environ.get("PYTHONPATH")] if path]
     for number in range(count):
         share = range(number * num_gpus // count, (number + 1) * num_gpus // count)
         bound = "|".join(str(cores[(number * options.tp_size + rank) % len(cores)]) for rank in range(options.tp_size))
@@ -112,7 +103,7 @@ def build_servers(
             # SGLang's own timeout of a health check: after it, SGLang reports a failure even if the client still waits
             "SGLANG_HEALTH_CHECK_TIMEOUT": str(math.ceil(options.health_seconds) + 1),
             **_NO_CORE_DUMPS,
-            **({"PYTHONPATH": _with_loaders(os.environ.get("PYTHONPATH", ""))} if options.delta else {}),
+            **({"PYTHONPATH": os.pathsep.join([loaders, *given])} if options.delta else {}),
             _MEMORY_BALANCE: os.environ.get(_MEMORY_BALANCE, "0"),
             # where the trainer's ranks have hosts of their own for NCCL, servers on their GPUs need others
             **({"NCCL_HOSTID": f"{socket.gethostname()}-server-{number}"} if os.environ.get("NCCL_HOSTID") else {}),
@@ -126,8 +117,8 @@ def build_servers(
 
 
 def _adapter_arguments(options: Options) -> dict[str, Any]:
-    """Returns SGLang's options for the run's adapters; none for a run without."""
-    if options.adapters is None:
+    """Returns SGLang's options for the run's adapters, if it sends them."""
+    if options.adapters is None or options.lora != "adapter":
         return {}
     modules = {name for target in options.adapters.targets for name in _MODULES[target]}
     return {
@@ -154,10 +145,6 @@ def visible_gpus() -> list[str]:
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in given.split(",")] if given else [str(gpu) for gpu in range(count)]
     return names[:count]
-
-
-def _with_loaders(path: str) -> str:
-    return os.pathsep.join(filter(None, [str(Path(megatron_sspo_delta.__file__).parent), path]))
 
 
 def _log(options: Options, name: str) -> Path:

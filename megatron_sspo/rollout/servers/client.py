@@ -18,16 +18,12 @@ class RequestRejected(UserError):
 
 
 class ServerError(Exception):
-    """A request that failed.
-
-    Attributes:
-        is_rejected: True if the server rejected the request itself, so that every other server would reject it too.
-        status: of the server's answer, if it has one.
-    """
+    """A request that failed."""
 
     def __init__(self, message: str, *, is_rejected: bool = False, status: int = 0) -> None:
         super().__init__(message)
-        self.is_rejected, self.status = is_rejected, status
+        self.is_rejected = is_rejected  # the request itself, so that every other server would reject it too
+        self.status = status  # of the server's answer, if it has one
 
 
 class Client:
@@ -52,13 +48,9 @@ class Client:
         """
         return await self._request("POST", path, content, seconds)
 
-    async def get(self, path: str, *, seconds: float) -> dict[str, Any]:
-        """Sends a GET request; the result and the errors are those of `post`."""
-        return await self._request("GET", path, None, seconds)
-
-    async def delete(self, path: str, *, seconds: float) -> dict[str, Any]:
-        """Sends a DELETE request; the result and the errors are those of `post`."""
-        return await self._request("DELETE", path, None, seconds)
+    async def get(self, path: str, *, seconds: float, method: str = "GET") -> dict[str, Any]:
+        """Sends a GET request, or one of another method; the result and the errors are those of `post`."""
+        return await self._request(method, path, None, seconds)
 
     async def is_healthy(self, *, seconds: float) -> bool:
         """Returns whether the server generates a token in time."""

@@ -37,10 +37,7 @@ def agree_on_nccl(engine: str, options: Mapping[str, Any]) -> None:
     NCCL's ranks must agree on it within a communicator, and SGLang sets it in its servers: to 0, or to 1 with
     `enable_symm_mem`. It is set here for servers that get their weights by NCCL, and for servers that the run starts on
     its own machine, which inherit the value. Call it before the first communicator, since NCCL reads it only once.
-
-    Args:
-        engine: the name of the run's engine; those other than "sglang" are left alone.
-        options: the options of the engine.
+    Engines other than "sglang" are left alone.
     """
     if engine != "sglang" or not torch.cuda.is_available():
         return

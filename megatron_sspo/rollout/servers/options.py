@@ -58,25 +58,24 @@ _REFUSED = {  # options of servers and of the router
     "preferred_sampling_params": "leave it out, because it would change the sampling",
     **dict.fromkeys(("tp", "tensor_parallel_size"), "call it tp_size"),
 }
-_NO_IPC = (
-    'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
-)
-_NO_NCCL = (
-    'rollouts.options.transport is "distributed", and servers are on GPUs of the trainer, but NCCL takes one process '
-    'for each GPU: choose "ipc" for servers that the run starts, and "tensor" for others, or set '
-    "NCCL_MULTI_RANK_GPU_ENABLE=1 to try it on one GPU"
-)
 
 
 def check_gpus(options: Options) -> None:
     """Raises UserError if the transport does not work on this machine."""
     on_gpu = torch.cuda.is_available()
-    if options.transport == "ipc" and not on_gpu:
-        raise UserError(_NO_IPC)
+    if options.transport == "ipc" and (options.urls or not on_gpu):
+        raise UserError(
+            'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose '
+            '"tensor"'
+        )
     # servers of the run begin with the first GPU, which is that of rank 0, a sender
     on_own = options.release_memory or not options.urls
     if options.transport == "distributed" and on_gpu and on_own and not shared_gpus.are_meant():
-        raise UserError(_NO_NCCL)
+        raise UserError(
+            'rollouts.options.transport is "distributed", and servers are on GPUs of the trainer, but NCCL takes one '
+            'process for each GPU: choose "ipc" for servers that the run starts, and "tensor" for others, or set '
+            "NCCL_MULTI_RANK_GPU_ENABLE=1 to try it on one GPU"
+        )
 
 
 def check(options: Options) -> None:
@@ -93,13 +92,6 @@ def check(options: Options) -> None:
         )
     if wrong := [url for url in options.urls if not url.startswith(("http://", "https://"))]:
         raise UserError(f"{what}.urls holds {wrong[0]!r}: write a server's URL as http://10.0.0.1:30000")
-    if options.quantize and (given := {"quantization", "json_model_override_args"} & {*(options.server or {})}):
-        raise UserError(
-            f"{what}.quantize is {options.quantize!r}, by which the run sets the quantization of its servers: leave "
-            f"{given.pop()} out of {what}.server"
-        )
-    if options.transport == "ipc" and options.urls:
-        raise UserError(_NO_IPC)
     if options.pause == "in_place" and not options.urls and not (options.server or {}).get("disable_radix_cache"):
         raise UserError(
             f'{what}.pause is "in_place", which keeps the prefix cache of older weights and reuses it for '
@@ -114,9 +106,4 @@ def check(options: Options) -> None:
         raise UserError(
             f'{what}.lora is "adapter", which sends the base once and as it is: choose "merged", or leave out quantize '
             "and delta"
-        )
-    if options.lora == "adapter" and options.adapters is not None and "experts" in options.adapters.targets:
-        raise UserError(
-            f'{what}.lora is "adapter", and lora.targets has experts: SGLang loads no weights into experts that have '
-            'adapters, so choose "merged", or leave them out'
         )

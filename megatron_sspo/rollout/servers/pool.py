@@ -46,23 +46,16 @@ class ServerPool:
     server together with the thread that started it. Methods that send requests are coroutines of the engine's loop.
 
     Args:
-        servers: all servers, up or not.
-        key: the API key of all servers.
         min_servers: the run ends if fewer servers than this are up or may come up again.
-        max_restarts: largest number of restarts of each server.
         health_seconds: time limit within which a server must generate a token.
-
-    Attributes:
-        version: policy version of the weights that responses must come from; None while weights are replaced.
-        router: the router in front of the servers, from which removed servers are unregistered.
     """
 
     def __init__(
         self, servers: Sequence[Server], *, key: str, min_servers: int, max_restarts: int, health_seconds: float
     ) -> None:
         self.servers = list(servers)
-        self.version: int | None = None
-        self.router: Router | None = None
+        self.version: int | None = None  # of the weights that responses must come from; None while they are replaced
+        self.router: Router | None = None  # in front of the servers; removed servers are unregistered from it
         self._background_tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to tasks
         self._key = key
         self._min_servers, self._max_restarts, self._health_seconds = min_servers, max_restarts, health_seconds
@@ -133,7 +126,7 @@ class ServerPool:
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def check_after_failure(self, server: Server, reason: str) -> None:
-        """Checks a server after a failed request, and removes it if it is unhealthy."""
+        """Removes a server if it does not generate a token in time, for example after a failed request."""
         if await self._is_stuck(server):
             self.remove(server, _exit_message(server) or reason)
 
@@ -159,15 +152,11 @@ class ServerPool:
             await self._check_startup(server)
         elif how := _exit_message(server):
             self.remove(server, how)
-        elif generate_token and await self._is_stuck(server):
-            how = _exit_message(server) or f"the server {server.client.url} did not generate a token in time"
-            self.remove(server, how)
+        elif generate_token:
+            await self.check_after_failure(server, f"the server {server.client.url} did not generate a token in time")
 
     async def _is_stuck(self, server: Server) -> bool:
-        """Returns whether a server that is up fails to generate a token in time.
-
-        The result is False if weights were replaced during the check, since a server then generates no tokens.
-        """
+        """Returns whether a server that is up does not generate a token in time, unless weights were replaced."""
         version, client = self.version, server.client
         if not server.is_up:
             return False
@@ -206,14 +195,15 @@ class ServerPool:
         """Starts the servers that the run owns. They answer later: see `await_all`."""
         for server in self.servers:
             if server.process is not None:
-                server.process.start()
-                server.client = Client(server.process.url, self._key)
+                self._start(server, server.process)
+
+    def _start(self, server: Server, process: ServerProcess) -> None:
+        process.start()
+        server.client = Client(process.url, self._key)
+        server.failure, server.started = "", time.monotonic()
 
     def restart_failed(self) -> list[Client]:
-        """Restarts the failed servers that the run owns, up to `max_restarts` times each.
-
-        Returns:
-            The clients of the failed processes, which the caller has to close.
+        """Restarts the failed servers that the run owns; returns the clients of the failed processes, to be closed.
 
         Raises:
             UserError: too few servers are left.
@@ -231,9 +221,7 @@ class ServerPool:
                 _log.warning("restarting a rollout server: %s", server.failure)
                 clients.append(server.client)
                 server.process.stop()  # a hanging process still exists
-                server.process.start()
-                server.client = Client(server.process.url, self._key)
-                server.failure, server.started = "", time.monotonic()
+                self._start(server, server.process)
                 server.num_restarts += 1
         return clients
 

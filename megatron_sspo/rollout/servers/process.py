@@ -157,11 +157,7 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def find_python(given: str | None) -> Path:
-    """Returns the interpreter with SGLang: the given one, or that of `.venv-sglang` in the working folder or checkout.
-
-    Raises:
-        UserError: the interpreter does not exist.
-    """
+    """Returns the interpreter with SGLang: the given one, or `.venv-sglang`'s in the working folder or checkout."""
     found = [folder / ".venv-sglang" / "bin" / "python" for folder in (Path.cwd(), Path(__file__).parents[3])]
     python = Path(shutil.which(given) or given) if given else next((path for path in found if path.exists()), found[0])
     if not python.exists():

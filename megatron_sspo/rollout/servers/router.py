@@ -42,12 +42,9 @@ class Router:
         return self._has_servers and not self._process.has_ended
 
     def restart(self) -> bool:
-        """Restarts the router if its process has ended; no servers are registered then.
+        """Restarts the router if its process has ended, and returns whether it did; no servers are registered then.
 
         It must be called from the thread that created the router.
-
-        Returns:
-            Whether the router was restarted.
 
         Raises:
             UserError: the router has ended more than `max_restarts` times.
@@ -66,8 +63,7 @@ class Router:
     async def set_servers(self, urls: Callable[[], set[str]]) -> None:
         """Registers exactly these servers, and waits until the router sends requests to each.
 
-        Args:
-            urls: function that returns the servers' URLs; it is polled, so that a server that fails is not waited for.
+        The servers' URLs are polled, so that a server that fails is not waited for.
 
         Raises:
             RouterEnded: the router's process has ended.
@@ -112,4 +108,4 @@ class Router:
         return (await self.client.get("/workers", seconds=10.0))["workers"]
 
     async def _delete(self, worker: dict[str, Any]) -> None:
-        await self.client.delete(f"/workers/{worker['id']}", seconds=10.0)
+        await self.client.get(f"/workers/{worker['id']}", seconds=10.0, method="DELETE")

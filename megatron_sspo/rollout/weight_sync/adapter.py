@@ -25,9 +25,6 @@ class AdapterTransport(Transport):
     No response may be in progress: SGLang unloads an adapter after the last response that uses it. Weights without
     adapters are sent by the other transport as they are.
 
-    Args:
-        transport: the one for the base.
-        tp_size: the number of tensor-parallel ranks of a server, each of which gets a copy of the factors.
     """
 
     def __init__(self, transport: Transport, *, tp_size: int) -> None:
@@ -37,7 +34,7 @@ class AdapterTransport(Transport):
         self, session: SyncSession, tensors: Iterable[NamedTensor], version: str, observe: Observe | None = None
     ) -> None:
         """Replaces the adapter of the session's servers; `observe` sees the base, if that is sent."""
-        plan = adapter_of(tensors)
+        plan: AdapterPlan | None = getattr(tensors, "adapter", None)
         if plan is None:
             self._transport.send(session, tensors, version, observe)
             return
@@ -63,7 +60,7 @@ class AdapterTransport(Transport):
 
     def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Takes part in `send`, a collective, in the other trainer processes."""
-        plan = adapter_of(tensors)
+        plan: AdapterPlan | None = getattr(tensors, "adapter", None)
         if plan is None:
             self._transport.participate(tensors)
             return
@@ -78,17 +75,12 @@ class AdapterTransport(Transport):
 
 
 def check_model(adapters: LoRA | None, config: Mapping[str, Any]) -> None:
-    """Refuses adapters of MLPs for a model with experts, which SGLang would wrap too, and then load no weights into."""
-    if adapters is not None and "mlp" in adapters.targets and load_family(config).expert_names:
+    """Refuses adapters of experts, and of MLPs beside experts: SGLang would wrap the experts, and load no weights."""
+    if adapters is not None and {"mlp", "experts"} & {*adapters.targets} and load_family(config).expert_names:
         raise UserError(
-            'rollouts.options.lora is "adapter", and lora.targets has mlp in a model with experts, into which SGLang '
-            'would load no weights: choose "merged", or leave it out'
+            f'rollouts.options.lora is "adapter", and lora.targets is {adapters.targets} in a model with experts, into '
+            'which SGLang would load no weights: choose "merged", or adapters of attention alone'
         )
-
-
-def adapter_of(tensors: Iterable[NamedTensor]) -> AdapterPlan | None:
-    """Returns the adapters of a policy's weights; None if these are no plan, or have none."""
-    return getattr(tensors, "adapter", None)
 
 
 def _digest(tensor: torch.Tensor) -> str:

@@ -24,12 +24,8 @@ def run_bounded(work: Callable[[], T], *, has_failed: Callable[[], bool], second
     interrupted, so the caller waits in another thread. Abandoned work ends when its process group is aborted;
     otherwise it stays in its thread, which does not keep this process alive.
 
-    Args:
-        has_failed: a function that returns whether another process has failed; it is called repeatedly.
-        seconds: the time after which the work is abandoned.
-
     Raises:
-        AbandonedWork: the work was abandoned.
+        AbandonedWork: another process has failed, by `has_failed`, which is called repeatedly; or the time is over.
     """
     future: Future[T] = Future()
 

@@ -12,26 +12,27 @@ from torch import Tensor
 
 from megatron_sspo.processes import agree
 from megatron_sspo.rollout.servers.loaders.megatron_sspo_delta import BITS, NAME
-from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, at_rank_0
+from megatron_sspo.rollout.weight_sync.session import (
+    NamedTensor,
+    Observe,
+    SyncSession,
+    Transport,
+    at_rank_0,
+    in_buckets,
+)
 from megatron_sspo.rollout.weight_sync.tensor import post_in_turn
 from megatron_sspo.weights.gather import Entry
-from megatron_sspo.weights.pieces import SENT_TOGETHER, is_sent_with_next
+from megatron_sspo.weights.pieces import SENT_TOGETHER
 
 _GAPS = (torch.uint8, torch.uint16, torch.int32, torch.int64)
 
 
 class Change(NamedTuple):
-    """The elements of a weight that have changed.
+    """The elements of a weight that have changed."""
 
-    Attributes:
-        of: name, shape and dtype of the weight.
-        gaps: the distance of each element from the one before, in the flattened weight; empty if all have changed.
-        bits: the elements, as integers of their size.
-    """
-
-    of: Entry
-    gaps: Tensor
-    bits: Tensor
+    of: Entry  # name, shape and dtype of the weight
+    gaps: Tensor  # of each element to the one before, in the flattened weight; empty if all have changed
+    bits: Tensor  # the elements, as integers of their size
 
 
 class DeltaTransport(Transport):
@@ -42,8 +43,6 @@ class DeltaTransport(Transport):
     Args:
         full: sends all weights.
         every: the number of syncs from one of all weights to the next.
-        bucket_bytes: the number of bytes of changes at which a request is complete.
-        tp_size: the number of tensor-parallel ranks of a server, each of which gets a copy.
     """
 
     def __init__(self, full: Transport, *, every: int, bucket_bytes: int, tp_size: int) -> None:
@@ -60,7 +59,10 @@ class DeltaTransport(Transport):
         if agree.broadcast_from_rank_0(is_small):
             session.begin()
             changes = changes_of(at_rank_0(tensors, observe), self._last)
-            post_in_turn(session, (self._request(session, bucket) for bucket in _buckets(changes, self._bucket_bytes)))
+            found = in_buckets(
+                changes, self._bucket_bytes, lambda of: (of.of.name, of.of.dtype, of.gaps.nbytes + of.bits.nbytes)
+            )
+            post_in_turn(session, (self._request(session, bucket) for bucket in found))
             session.end(version)
         else:
             self._num_since = 0
@@ -141,16 +143,3 @@ def pack(changes: Sequence[Change]) -> list[NamedTensor]:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _buckets(changes: Iterable[Change], num_bytes: int) -> Iterator[list[Change]]:
-    """Yields the changes as lists of at least `num_bytes`, except for the last."""
-    bucket, filled = [], 0
-    for change in changes:
-        bucket.append(change)
-        filled += change.gaps.nbytes + change.bits.nbytes
-        if filled >= num_bytes and not is_sent_with_next(change.of.name, change.of.dtype):
-            yield bucket
-            bucket, filled = [], 0
-    if bucket:
-        yield bucket

@@ -61,12 +61,7 @@ class DistributedTransport(Transport):
     are watched meanwhile, and the groups are aborted when one has failed.
 
     A server keeps a group until it is asked to leave it, and with NCCL the group's memory on its GPUs. So it is asked
-    before new groups are made, and by the engine's end.
-
-    Args:
-        bucket_bytes: the number of bytes at which a bucket is complete.
-        tp_size: the number of tensor-parallel ranks of a server.
-        address: the address at which the servers reach the host of rank 0.
+    before new groups are made, and by the engine's end. Servers reach the host of rank 0 at `address`.
     """
 
     def __init__(self, *, bucket_bytes: int, tp_size: int, address: str = "127.0.0.1") -> None:

@@ -15,8 +15,7 @@ from megatron_sspo.processes import agree
 from megatron_sspo.processes.ports import check_address
 from megatron_sspo.processes.surroundings import environment_with
 
-# The group's own timeout is longer than the timeouts of its work.
-_TIMEOUT = timedelta(seconds=300)
+_TIMEOUT = timedelta(seconds=300)  # longer than the timeouts of a group's work
 _POLL_SECONDS = 0.002  # between two checks of a broadcast on a GPU
 # What torch reads when it makes a group of NCCL. By default its watchdog ends this process if NCCL loses a server.
 _WITHOUT_NCCL_WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
@@ -33,11 +32,7 @@ def device() -> torch.device:
 
 
 def open_store(address: str) -> Any:
-    """Opens a store through which the members of a group find each other, on a free port of this machine.
-
-    Raises:
-        UserError: `address` is not an address of this machine.
-    """
+    """Opens a store through which a group's members find each other, at an address of this machine (else UserError)."""
     check_address(address)
     return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
         address, 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT
@@ -45,13 +40,9 @@ def open_store(address: str) -> Any:
 
 
 def join(address: str, port: int, size: int, name: str) -> Any:
-    """Joins a group besides the trainer's own as its rank 0, with the functions that SGLang uses.
+    """Joins a group of `size` members as its rank 0, by the store of the trainer's rank 0, as SGLang's servers do.
 
     torch.distributed has no public function for a group with processes outside of the default one.
-
-    Args:
-        address, port: the address and port of the store, which the trainer's rank 0 has opened.
-        size: the number of members.
     """
     # other ranks reach the machine of rank 0 at MASTER_ADDR, which servers may not be able to reach
     host = address if agree.is_main() else os.environ.get("MASTER_ADDR", address)
@@ -66,8 +57,7 @@ def join(address: str, port: int, size: int, name: str) -> Any:
 def broadcast(flat: torch.Tensor, ready: Any, group: Any) -> None:
     """Broadcasts from rank 0, and returns when the data has arrived. It ends with an error if the group is aborted.
 
-    Args:
-        ready: a CUDA event after which the tensor has its content; None on a CPU.
+    On a GPU the tensor has its content after the event `ready`.
     """
     if ready is None:
         dist.broadcast(flat, src=0, group=group)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from megatron_sspo.errors import UserError
 from megatron_sspo.processes import agree
+from megatron_sspo.rollout.weight_sync import group as groups
 from megatron_sspo.rollout.weight_sync.session import NamedTensor, Observe, SyncSession, Transport, buckets
 from megatron_sspo.rollout.weight_sync.tensor import bucket_request, flatten, with_sglang_class_name
 
@@ -36,7 +37,7 @@ class IpcTransport(Transport):
         """
         session.begin()
         stream = tensors if observe is None else observe(tensors)  # every rank gathers all weights on its own GPU
-        for bucket in buckets(stream, self._bucket_bytes, device=_device()):
+        for bucket in buckets(stream, self._bucket_bytes, device=groups.device()):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
             flat, handles = _share(bucket, [device for server in session.servers for device in server.devices])
             contents = {
@@ -49,7 +50,7 @@ class IpcTransport(Transport):
 
     def participate(self, tensors: Iterable[NamedTensor]) -> None:
         """Shares this process's copy of each bucket while rank 0 sends. A collective."""
-        for bucket in buckets(tensors, self._bucket_bytes, device=_device()):
+        for bucket in buckets(tensors, self._bucket_bytes, device=groups.device()):
             flat, _ = _share(bucket)
             _release(flat)
 
@@ -57,11 +58,8 @@ class IpcTransport(Transport):
 def _share(bucket: Sequence[NamedTensor], devices: Sequence[str] = ()) -> tuple[torch.Tensor, dict[str, str]]:
     """Returns the bucket in this GPU's memory, and the handles by GPU id of the GPUs that have a server. A collective.
 
-    A GPU without a server makes no handle, nor do several ranks on one GPU: torch never frees memory whose handle was
-    made and not opened.
-
-    Args:
-        devices: the ids of the servers' GPUs; those that rank 0 gives count.
+    A GPU without a server, of whose ids rank 0 gives the `devices`, makes no handle, nor do several ranks on one GPU:
+    torch never frees memory whose handle was made and not opened.
     """
     flat, metadata = flatten(bucket)
     gpus = agree.all_gather_objects(_gpu_id(flat))
@@ -87,10 +85,8 @@ def handles_of(url: str, devices: Sequence[str], handles: dict[str, str]) -> lis
 def ipc_message(flat: torch.Tensor, metadata: list[Any], reduce: Callable[[torch.Tensor], tuple[Any, tuple]]) -> str:
     """Returns the body of SGLang's `FlattenedTensorBucket`, with a handle in place of the bytes.
 
-    SGLang finds the device by its id, because its number differs between processes that see different GPUs.
-
-    Args:
-        reduce: torch's function from a tensor to (function, arguments), which rebuild it in another process.
+    SGLang finds the device by its id, because its number differs between processes that see different GPUs. `reduce` is
+    torch's function from a tensor to (function, arguments), which rebuild it in another process.
     """
     _, arguments = reduce(flat)
     shared = _Shared((*arguments[:_DEVICE], _gpu_id(flat), *arguments[_DEVICE + 1 :]))
@@ -121,10 +117,6 @@ _THEIRS = b"csglang.srt.utils.patch_torch\n_rebuild_cuda_tensor_modified\n"
 
 def _gpu_id(flat: torch.Tensor) -> str:
     return str(torch.cuda.get_device_properties(flat.device).uuid) if flat.is_cuda else str(flat.device)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _release(flat: torch.Tensor) -> None:

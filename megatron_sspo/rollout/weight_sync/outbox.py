@@ -24,21 +24,18 @@ class Outbox:
 
     Args:
         group: the process group with the servers.
-
-    Attributes:
-        failure: the error of the broadcast that failed.
     """
 
     def __init__(self, group: Any, signals: Signals) -> None:
         self._group, self._signals = group, signals
-        self.failure: BaseException | None = None
+        self.failure: BaseException | None = None  # of the broadcast that failed
         self._buckets: queue.Queue[tuple[int, torch.Tensor, Any] | None] = queue.Queue(maxsize=1)
         self._thread = threading.Thread(target=self._run, name="weight-outbox", daemon=True)
         self._thread.start()
 
     def put(self, turn: int, tensors: Sequence[NamedTensor]) -> None:
-        """Hands over a bucket, as a copy. Waits while two earlier ones have not been sent."""
-        flat = flat_bytes(tensors)
+        """Hands over a bucket, as a copy without gaps. Waits while two earlier ones have not been sent."""
+        flat = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for _, tensor in tensors]).to(groups.device())
         ready = None
         if flat.is_cuda:
             ready = torch.cuda.Event()
@@ -75,9 +72,3 @@ class Outbox:
             has_failed=self._signals.is_stopped,
             seconds=_BROADCAST_SECONDS,
         )
-
-
-def flat_bytes(tensors: Sequence[NamedTensor]) -> torch.Tensor:
-    """Returns the bytes of the tensors, without gaps, on the device of the group's backend."""
-    flat = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for _, tensor in tensors])
-    return flat.to(groups.device())

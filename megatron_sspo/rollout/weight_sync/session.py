@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -21,11 +21,16 @@ Answers = dict[Any, dict[str, Any] | ServerError]
 _SECONDS = 600.0  # timeout of a request
 _CONTROL_SECONDS = 60.0  # timeout of the first requests, which move no weights: a hanging server is found early
 _FLUSH_SECONDS = 60  # for which a server waits for running requests
-_CONTROL_PATHS = ("/pause_generation", "/begin_weight_update", "/unload_lora_adapter")
+_CONTROL_PATHS = ("/pause_generation", "/begin_weight_update", "/unload_lora_adapter", "/model_info")
+T = TypeVar("T")
 
 
 class Transport(Protocol):
-    """A way to move weights to servers. By default rank 0 gets all of them, and there is nothing to release."""
+    """A way to move weights to servers. By default rank 0 gets all of them, and there is nothing to release.
+
+    Transports have `bucket_bytes`, the number of bytes at which a bucket or a request is complete, and `tp_size`, the
+    number of tensor-parallel ranks of a server, each of which gets a copy.
+    """
 
     def send(
         self, session: "SyncSession", tensors: Iterable[NamedTensor], version: str, observe: Observe | None = None
@@ -55,18 +60,12 @@ class Transport(Protocol):
 
 
 class SyncSession:
-    """The servers of one weight sync, and the requests to them.
-
-    Attributes:
-        servers: the servers that have everything that was sent so far, by the engine's keys.
-        failures: the errors of the servers that have failed, by the same keys.
-        num_bytes: the number of bytes of tensors that were sent.
-    """
+    """The servers of one weight sync, and the requests to them."""
 
     def __init__(self, servers: Mapping[Any, Client], submit: Submit) -> None:
-        self.servers: dict[Any, Client] = dict(servers)
-        self.failures: dict[Any, ServerError] = {}
-        self.num_bytes = 0
+        self.servers: dict[Any, Client] = dict(servers)  # those that have all that was sent, by the engine's keys
+        self.failures: dict[Any, ServerError] = {}  # of the servers that have failed, by the same keys
+        self.num_bytes = 0  # of tensors that were sent
         self._submit = submit
 
     @contextmanager
@@ -116,27 +115,23 @@ class SyncSession:
         keys = [key for key in (self.servers if to is None else to) if key in self.servers]
         return self.finish(self.start_each(path, dict.fromkeys(keys, content)))
 
-    def start(self, path: str, content: Mapping[str, Any]) -> "PendingRequests":
+    def start(self, path: str, content: Mapping[str, Any] | None) -> "PendingRequests":
         """Starts the same request to every server."""
         return self.start_each(path, dict.fromkeys(self.servers, content))
 
-    def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any]]) -> "PendingRequests":
-        """Starts a request to every server, each with its own content."""
+    def start_each(self, path: str, contents: Mapping[Any, Mapping[str, Any] | None]) -> "PendingRequests":
+        """Starts a request to every server, each with its own content; without content, a GET request."""
         return PendingRequests(
-            {key: self._submit(_post(self.servers[key], path, content)) for key, content in contents.items()}
+            {key: self._submit(_ask(self.servers[key], path, content)) for key, content in contents.items()}
         )
 
     def versions(self) -> dict[Any, str]:
         """Returns the name of the weights' version that each server reports. A server that fails leaves the session."""
-        requests = {key: self._submit(_model_info(client)) for key, client in self.servers.items()}
-        return {key: answer["weight_version"] for key, answer in self.finish(PendingRequests(requests)).items()}
+        answers = self.finish(self.start("/model_info", None))
+        return {key: answer["weight_version"] for key, answer in answers.items()}
 
     def finish(self, requests: "PendingRequests", *, seconds: float | None = None) -> dict[Any, dict[str, Any]]:
-        """Waits for requests and returns the answers. A server that has failed leaves the session.
-
-        Args:
-            seconds: see `PendingRequests.answers`.
-        """
+        """Waits as `PendingRequests.answers`, and returns the answers. A server that has failed leaves the session."""
         return self._drop_failed(requests.answers(seconds))
 
     def _drop_failed(self, answers: "Answers") -> dict[Any, dict[str, Any]]:
@@ -183,16 +178,9 @@ class PendingRequests:
         return {key: error if request in late else request.result() for key, request in self._pending.items()}
 
 
-async def _post(client: Client, path: str, content: Mapping[str, Any]) -> dict[str, Any] | ServerError:
+async def _ask(client: Client, path: str, content: Mapping[str, Any] | None) -> dict[str, Any] | ServerError:
     seconds = _CONTROL_SECONDS if path in _CONTROL_PATHS else _SECONDS
-    return await _answer(client.post(path, content, seconds=seconds))
-
-
-async def _model_info(client: Client) -> dict[str, Any] | ServerError:
-    return await _answer(client.get("/model_info", seconds=_CONTROL_SECONDS))
-
-
-async def _answer(request: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any] | ServerError:
+    request = client.get(path, seconds=seconds) if content is None else client.post(path, content, seconds=seconds)
     try:
         return await request
     except ServerError as error:
@@ -202,17 +190,28 @@ async def _answer(request: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any
 def buckets(
     tensors: Iterable[NamedTensor], num_bytes: int, *, device: torch.device | str = "cpu"
 ) -> Iterator[list[NamedTensor]]:
-    """Yields the stream as lists of at least `num_bytes`, except for the last. The tensors are copies on `device`.
+    """Yields the stream as `in_buckets`. The tensors are copies on `device`."""
+    copies = ((name, tensor.detach().to(device, copy=True)) for name, tensor in tensors)
+    return in_buckets(copies, num_bytes, lambda copy: (copy[0], copy[1].dtype, copy[1].nbytes))
+
+
+def in_buckets(
+    items: Iterable[T], num_bytes: int, describe: Callable[[T], tuple[str, torch.dtype, int]]
+) -> Iterator[list[T]]:
+    """Yields items as lists of at least `num_bytes`, except for the last.
 
     Tensors of one request (`is_sent_with_next`) are in one list.
+
+    Args:
+        describe: returns a tensor's name, its dtype, and the bytes to send.
     """
-    bucket: list[NamedTensor] = []
+    bucket: list[T] = []
     filled = 0
-    for name, tensor in tensors:
-        moved = tensor.detach().to(device)
-        bucket.append((name, moved.clone() if moved.data_ptr() == tensor.data_ptr() else moved))
-        filled += tensor.nbytes
-        if filled >= num_bytes and not is_sent_with_next(name, tensor.dtype):
+    for item in items:
+        name, dtype, size = describe(item)
+        bucket.append(item)
+        filled += size
+        if filled >= num_bytes and not is_sent_with_next(name, dtype):
             yield bucket
             bucket, filled = [], 0
     if bucket:

@@ -31,11 +31,7 @@ class Signals:
         self._store.add("turns", 1)
 
     def await_turn(self, number: int, *, seconds: float) -> None:
-        """Waits until a turn is given.
-
-        Raises:
-            AbandonedWork: the sync was stopped, or the time is over.
-        """
+        """Waits until a turn is given. Raises AbandonedWork if the sync was stopped, or the time is over."""
         deadline = time.monotonic() + seconds
         while self._store.add("turns", 0) - self.turns <= number:
             if self.is_stopped():

@@ -13,12 +13,7 @@ _ALIGNMENT = 16  # bytes
 
 
 class TensorTransport(Transport):
-    """Sends tensors in buckets, flattened to bytes. The next bucket is gathered while one is being sent.
-
-    Args:
-        bucket_bytes: the number of bytes at which a bucket is complete.
-        tp_size: the number of tensor-parallel ranks of a server, each of which gets a copy.
-    """
+    """Sends tensors in buckets, flattened to bytes. The next bucket is gathered while one is being sent."""
 
     def __init__(self, *, bucket_bytes: int, tp_size: int = 1) -> None:
         self._bucket_bytes, self._tp_size = bucket_bytes, tp_size
@@ -34,10 +29,8 @@ class TensorTransport(Transport):
     def _requests(self, session: SyncSession, tensors: Iterable[NamedTensor]) -> Iterator[dict[str, Any]]:
         for bucket in buckets(tensors, self._bucket_bytes):
             session.num_bytes += sum(tensor.nbytes for _, tensor in bucket)
-            # The HTTP endpoint of SGLang 0.5.23 takes only a JSON body, whose field `serialized_named_tensors` it
-            # decodes from base64 (`Base64Bytes` in managers/io_struct.py); bytes are for callers in the server's own
-            # process. Every rank reads its own entry of the list (`deserialize_own_rank` in managers/tp_worker.py), so
-            # there is a copy for each rank.
+            # SGLang 0.5.23 takes a JSON body, whose field `serialized_named_tensors` it decodes from base64
+            # (`Base64Bytes` in managers/io_struct.py), and every rank reads its own entry of that list.
             yield bucket_request([base64.b64encode(serialize(bucket)).decode()] * self._tp_size)
 
 
