@@ -116,7 +116,7 @@ class GatedDeltaNet(MegatronModule):
         counts = (lengths + _CHUNK - 1) // _CHUNK
         firsts = counts.cumsum(0) - counts
         places = token + (_CHUNK * firsts - borders[:-1])[sequence]
-        chunks = [
+        chunks: Any = [
             _spread(x, places, _CHUNK * int(counts.sum())).unflatten(0, (-1, _CHUNK)).transpose(1, 2)
             for x in (q * self.key_dim**-0.5, k, v.float(), decay, rate.float())
         ]
@@ -143,7 +143,8 @@ class GatedDeltaNet(MegatronModule):
         """Returns the layer's entries of a checkpoint."""
         own: dict[str, Any] = {}
         self._save_to_state_dict(own, "", keep_vars=True)
-        axes, group = dict.fromkeys(own, 0), parallel_state.get_tensor_model_parallel_group()
+        axes = dict.fromkeys(own, 0)
+        group: Any = parallel_state.get_tensor_model_parallel_group()
         found = make_sharded_tensors_for_checkpoint(own, prefix, axes, sharded_offsets)
         for name, module in self.named_children():
             found |= sharded_state_dict_default(module, f"{prefix}{name}.", sharded_offsets, metadata, group)

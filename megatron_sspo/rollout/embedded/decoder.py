@@ -131,7 +131,7 @@ class Decoder:
             if any(finished):
                 places = _order_without(finished)
                 rows = [rows[place] for place in places]
-                kept = torch.tensor(places, device=self._device)
+                kept = torch.LongTensor(places).to(self._device)
                 cache.reorder_cache(kept)
                 tokens, mask, lengths = tokens[kept], mask[kept], lengths[kept]
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
@@ -175,7 +175,7 @@ class Decoder:
             found = self._recorder.take(len(prompts))
             for row, key in zip(rows, keys, strict=True):
                 row.routes = [found[place[key], width - len(prompts[key]) :]]
-        indices = torch.tensor([place[key] for key in keys], device=self._device)
+        indices = torch.LongTensor([place[key] for key in keys]).to(self._device)
         cache.reorder_cache(indices)
         return logits[indices], cache, mask.to(self._device)[indices], lengths.to(self._device)[indices]
 
