@@ -116,11 +116,12 @@ class GatedDeltaNet(MegatronModule):
         counts = (lengths + _CHUNK - 1) // _CHUNK
         firsts = counts.cumsum(0) - counts
         places = token + (_CHUNK * firsts - borders[:-1])[sequence]
-        chunks: Any = [
+        q, k, v, decay, rate = (
             _spread(x, places, _CHUNK * int(counts.sum())).unflatten(0, (-1, _CHUNK)).transpose(1, 2)
             for x in (q * self.key_dim**-0.5, k, v.float(), decay, rate.float())
-        ]
-        return _delta_rule(*chunks, {*firsts.tolist()}).transpose(1, 2).flatten(0, 1)[places].type_as(mixed)
+        )
+        found = _delta_rule(q, k, v, decay, rate, {*firsts.tolist()})
+        return found.transpose(1, 2).flatten(0, 1)[places].type_as(mixed)
 
     def _by_kernels(
         self, mixed: torch.Tensor, decay: torch.Tensor, rate: torch.Tensor, borders: torch.Tensor

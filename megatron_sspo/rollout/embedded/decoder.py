@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -131,7 +132,7 @@ class Decoder:
             if any(finished):
                 places = _order_without(finished)
                 rows = [rows[place] for place in places]
-                kept = torch.LongTensor(places).to(self._device)
+                kept = torch.tensor(places, device=self._device)
                 cache.reorder_cache(kept)
                 tokens, mask, lengths = tokens[kept], mask[kept], lengths[kept]
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
@@ -147,7 +148,7 @@ class Decoder:
                 for row, routes in zip(rows, self._recorder.take(len(rows)), strict=True):
                     row.routes.append(routes)
 
-    def _prefill(self, rows: list[Row]) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
+    def _prefill(self, rows: list[Row]) -> tuple[Tensor, Any, Tensor, Tensor]:
         """Runs each prompt of the batch once for all of its rows; after the first turn, each row runs its own.
 
         Returns:
@@ -175,8 +176,8 @@ class Decoder:
             found = self._recorder.take(len(prompts))
             for row, key in zip(rows, keys, strict=True):
                 row.routes = [found[place[key], width - len(prompts[key]) :]]
-        indices = torch.LongTensor([place[key] for key in keys]).to(self._device)
-        cache.reorder_cache(indices)
+        indices = torch.tensor([place[key] for key in keys], device=self._device)
+        cache.reorder_cache(indices)  # pyright: ignore  (annotated for CPU tensors alone)
         return logits[indices], cache, mask.to(self._device)[indices], lengths.to(self._device)[indices]
 
     def _append(self, rows: list[Row], logits: Tensor, sampling: Sampling, stop_strings: StopStrings) -> Tensor:
