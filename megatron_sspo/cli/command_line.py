@@ -31,7 +31,9 @@ def run(arguments: list[str] | None = None) -> int:
         error = str(raised)
         if isinstance(raised, ModuleNotFoundError):  # of a command's own module; that of a user's file is a UserError
             extra = "hub" if raised.name == "datasets" else extra
-            how = f"pip install 'megatron-sspo[{extra}]'"
+            library = (raised.name or "").partition(".")[0]
+            ours = library.startswith("sspo_")
+            how = f"pip install {library.replace('_', '-')}" if ours else f"pip install 'megatron-sspo[{extra}]'"
             error = f"this command needs {raised.name}, which is not installed: {how}"
         from megatron_sspo.processes import local
 

@@ -84,7 +84,7 @@ def test_the_next_two_updates_are_those_of_the_run_that_was_not_interrupted(resu
         ((loss, norm, rate), gradient), ((loss_before, norm_before, rate_before), before) = (
             each[number] for each in (found, expected)
         )
-        assert rate == rate_before
+        assert rate == pytest.approx(rate_before, rel=1e-5 if not back else 0)  # by the effective sample size
         assert (loss, norm) == pytest.approx((loss_before, norm_before), rel=1e-5, abs=1e-6)
         difference = torch.tensor([float((gradient[key] - tensor).norm()) for key, tensor in before.items()]).norm()
         size = torch.tensor([float(tensor.norm()) for tensor in before.values()]).norm()
@@ -97,7 +97,7 @@ def test_random_states_are_seeded_by_the_seed_and_the_update(results, folders, d
     from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
     def drawn(seed: int) -> tuple[list[float], list[float]]:
-        policy = make_policy(folders["dense"], device, seed=seed)
+        policy = make_policy(folders["dense"], device, seed=seed, kl_in_reward=0.1, reference_every=1)
         torch.rand(seed + 1)
         policy.load_resharded(results / "dense, small buckets")
         with get_cuda_rng_tracker().fork():
