@@ -48,7 +48,10 @@ def reward(
         lowest: the lowest score, whose reward is 0.
         highest: the highest score, whose reward is 1.
         request: the other fields of each request, by default {"temperature": 0.0, "max_tokens": 1024}.
-        max_requests, timeout, retries, failure_reward: see `megatron_sspo.reward.awaited.Limits`.
+        max_requests: see `megatron_sspo.reward.awaited.Limits`, as for the next three.
+        timeout: seconds of an attempt.
+        retries: further attempts.
+        failure_reward: the reward of a response that no attempt could judge.
     """
     limits = Limits(max_requests=max_requests, timeout=timeout, retries=retries, failure_reward=failure_reward)
     fields = {"temperature": 0.0, "max_tokens": 1024} if request is None else request
