@@ -229,7 +229,7 @@ def test_resumes_to_the_bit_on_two_expert_ranks(folders, batches, tmp_path):
     [
         *((file, None) for file in ("__0_0.distcp", ".metadata", "metadata.json", "common.pt")),
         *((file, 0.5) for file in ("__0_0.distcp", ".metadata", "common.pt")),
-        ("__0_1.distcp", 0),
+        ("__0_0.distcp", 0),
     ],
 )
 def test_damaged_checkpoint_raises_a_user_error(saved, make, folders, file, kept):
