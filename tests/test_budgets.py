@@ -6,34 +6,34 @@ BUDGETS = {
     "(root)": 1140,
     "agent": 50,
     "arrays": 120,
-    "batching": 880,
+    "batching": 910,
     "checkpoint": 950,
     "cli": 730,
     "config": 840,
     "data": 1780,
-    "environment": 370,
+    "environment": 380,
     "evaluation": 790,
     "files": 340,
     "integrations": 430,
     "job": 1190,
     "launch": 560,
-    "lora": 330,
+    "lora": 340,
     "memory": 690,
     "objective": 2150,
     "plots": 80,
-    "policy": 4730,
+    "policy": 4740,
     "preflight": 590,
     "processes": 920,
     "project": 350,
-    "reward": 1210,
-    "rollout": 6140,
+    "reward": 1220,
+    "rollout": 6150,
     "run_folder": 490,
     "trackers": 200,
     "weights": 4050,
 }
 LIBRARIES = {"agents": 2060, "answers": 2020, "lab": 2200, "rehearsal": 1880, "sandbox": 3780}
-OTHERS = {"tests": 34220, "UserError": 305}
-CLOSURES = {"loop": 17280, "plugin": 3410}
+OTHERS = {"tests": 34240, "UserError": 314}
+CLOSURES = {"loop": 17330, "plugin": 3410}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

@@ -1,12 +1,15 @@
 """Load balancing: assigns sequences to microbatches and data-parallel ranks."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from megatron_sspo.batching.context import round_up
 from megatron_sspo.errors import UserError
+
+_ONE_BY_ONE = 2**16  # sequences placed in attempts that failed, after which numbers of microbatches are skipped
+_Bins = list[list[int]]
 
 
 def pack(
@@ -14,10 +17,11 @@ def pack(
 ) -> list[list[list[int]]]:
     """Distributes sequences over ranks and microbatches.
 
-    The number of microbatches is the smallest one in which everything fits. The sequence with the most work goes first,
-    always into the microbatch with the least work that has room for its tokens. If they do not fit so, the longest goes
-    first, into the emptiest microbatch (LPT). Microbatches are then assigned to ranks in order of their work: with
-    expert parallelism ranks run in lockstep, so they should process similar microbatches at the same time.
+    The number of microbatches is the smallest one in which everything fits; after many failed attempts numbers are
+    skipped, and a smaller one that fits may be among them. The sequence with the most work goes first, always into the
+    microbatch with the least work that has room for its tokens. If they do not fit so, the longest goes first, into the
+    emptiest microbatch (LPT). Microbatches are then assigned to ranks in order of their work: with expert parallelism
+    ranks run in lockstep, so they should process similar microbatches at the same time.
 
     Args:
         lengths: number of tokens of each sequence, prompt and response.
@@ -38,11 +42,34 @@ def pack(
                 f"sequence {index} has {length} tokens, more than tokens_per_microbatch={max_tokens}: raise the latter"
             )
     costs = lengths if work is None else work
-    num_microbatches = round_up(max(1, -(-_fewest_bins(lengths, max_tokens) // num_ranks)), multiple_of)
-    while (bins := _pack(lengths, costs, num_microbatches * num_ranks, max_tokens)) is None:
-        num_microbatches += multiple_of
+    num_microbatches = max(1, -(-_fewest_bins(lengths, max_tokens) // num_ranks))
+    num_microbatches, bins = _smallest(
+        lambda number: _pack(lengths, costs, number * num_ranks, max_tokens),
+        first=round_up(num_microbatches, multiple_of),
+        step=multiple_of,
+        one_by_one=_ONE_BY_ONE // max(1, len(lengths)),
+    )
     bins.sort(key=lambda members: (-sum(costs[i] for i in members), members))
     return [[bins[row * num_ranks + rank] for row in range(num_microbatches)] for rank in range(num_ranks)]
+
+
+def _smallest(attempt: Callable[[int], _Bins | None], *, first: int, step: int, one_by_one: int) -> tuple[int, _Bins]:
+    """Returns the smallest of the numbers first, first + step, ... whose attempt gives bins, and these bins.
+
+    After `one_by_one` attempts that failed, the steps double, and the numbers between the last two are bisected.
+    """
+    fails, fits, stride = first - step, first, step
+    while (bins := attempt(fits)) is None:
+        if fits - first >= one_by_one * step:
+            stride *= 2
+        fails, fits = fits, fits + stride
+    while fits - fails > step:
+        middle = fails + (fits - fails) // (2 * step) * step
+        if (found := attempt(middle)) is None:
+            fails = middle
+        else:
+            fits, bins = middle, found
+    return fits, bins
 
 
 def _fewest_bins(lengths: Sequence[int], max_tokens: int) -> int:

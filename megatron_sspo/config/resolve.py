@@ -140,7 +140,7 @@ def check_members(value: Any, interface: type, what: str) -> None:
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function, eval_str=True)
-    except (NameError, AttributeError, SyntaxError):  # an annotation uses names that only a type checker imports
+    except (NameError, AttributeError, SyntaxError, TypeError):  # annotations that only a type checker can read
         return inspect.signature(function)
 
 

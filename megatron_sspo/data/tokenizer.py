@@ -12,6 +12,8 @@ def load_tokenizer(model_path: Path) -> Any:
 
     Raises UserError if the folder does not exist, or holds no tokenizer that can be read and used.
     """
+    if not (model_path / "config.json").exists():
+        raise UserError(f"{model_path} is not a Hugging Face folder: it has no config.json; set model.path to one")
     try:
         found = read_tokenizer(model_path)
         found("1", add_special_tokens=False)  # of wrong settings, some are found by a use

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from megatron_sspo.config.naming import one_line
+from megatron_sspo.config.naming import describe_value, one_line
 from megatron_sspo.errors import UserError
 
 _RESPONSE, _OBSERVATION = "FIRST-RESPONSE", "FIRST-OBSERVATION"
@@ -40,6 +40,11 @@ class TurnTemplate:
                 message, that token is not repeated.
             observation: the observation's text, in which special tokens are encoded as ordinary text.
         """
+        if not isinstance(observation, str):
+            raise UserError(
+                f"the environment's observe returned {describe_value(observation)}: it must return text, or None at "
+                "the end"
+            )
         before = self._before
         if before and len(response) and before[0] == response[-1]:
             before = before[1:]

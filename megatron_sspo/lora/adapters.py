@@ -21,6 +21,7 @@ from megatron.core.tensor_parallel import mappings
 from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
+from megatron_sspo.errors import UserError
 from megatron_sspo.lora.peft_folder import read_peft_folder
 from megatron_sspo.run import LoRA
 from megatron_sspo.weights.gather import GatherPlan
@@ -79,6 +80,8 @@ class Adapters:
                 parameter.requires_grad_(False)
                 if name in by_name:
                     module = owners[id(parameter)]
+                    if not hasattr(module, "weight"):
+                        raise UserError("megatron.moe_grouped_gemm is on, and adapters need a layer for each expert")
                     adapter = _Adapter(module, parameter, by_name[name], chunk.config, read, shard_of)
                     module.register_forward_hook(self._add(adapter))
                     _save_factors(module, adapter)

@@ -46,7 +46,7 @@ def check_policy(run: Run, config: Mapping[str, Any], *, for_other_machines: boo
         try:
             taught_by = read_config_of(Path(run.held_teacher))
             family = load_family(taught_by, Path(run.held_teacher))
-            teacher_config(run, family, taught_by)
+            shares_prompts(run.share_prompts, teacher_config(run, family, taught_by))
             _check_rows(family, taught_by, run.parallel)
         except UserError as error:
             raise UserError(f"teacher.path does not fit: {error}") from error

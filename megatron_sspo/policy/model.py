@@ -80,6 +80,12 @@ def _check_values(transformer: TransformerConfig, parallel: Parallel) -> None:
             "parallel.context is above 1, and the model has gated delta nets, whose state passes from token to token: "
             "set it to 1"
         )
+    groups = transformer.num_query_groups or transformer.num_attention_heads
+    if transformer.attention_output_gate and parallel.tensor > groups:
+        raise UserError(
+            f"parallel.tensor is {parallel.tensor}, and the model's attention has an output gate and {groups} "
+            "key-value heads, which megatron-core 0.16 divides over no more ranks than heads: lower parallel.tensor"
+        )
     # "a2a+p2p" needs groups that the trainer does not make, and Megatron would use none
     if not set(_as_list(transformer.cp_comm_type)) <= {None, "p2p", "a2a", "all_gather"}:
         raise UserError(

@@ -141,22 +141,24 @@ def make_scheduler(optimizer: Any, options: Optimizer, num_updates: int) -> Opti
     )
 
 
-def rate_scale(options: Optimizer, log_ratio: torch.Tensor, lengths: Sequence[int]) -> float:
+def rate_scale(options: Optimizer, log_ratio: torch.Tensor, lengths: Sequence[int], episodes: Sequence[int]) -> float:
     """Returns the factor of a learning rate whose rollouts are stale, from 0 to 1: the smaller one of the two rules.
 
     It is 1 without a rule, and on-policy, where log ρ is 0: docs/staleness.md.
 
     By the effective sample size (VCPO, arXiv:2602.17616): √min(1, ESS / (S · full_rate_ess)), where
-    ESS = (Σ_i w_i)² / Σ_i w_i² over S sequences and w_i = Π_t ρ_it. By the divergence: √min(1, full_rate_kl / KL),
+    ESS = (Σ_i w_i)² / Σ_i w_i² over S episodes and w_i = Π_t ρ_it. By the divergence: √min(1, full_rate_kl / KL),
     where KL is the mean of ρ − 1 − log ρ over the tokens.
 
     Args:
         log_ratio: [R] log ρ of every response token, one sequence after the other.
-        lengths: [S] tokens of each sequence, in the same order.
+        lengths: tokens of each sequence, in the same order.
+        episodes: the number, below S, of the episode of each sequence; without agents each sequence is one.
     """
     log_ratio, factors = log_ratio.double(), [1.0]
     if options.full_rate_ess:
-        sums = torch.stack([part.sum() for part in log_ratio.split(list(lengths))])
+        of_tokens = torch.tensor([*episodes]).repeat_interleave(torch.tensor([*lengths]))
+        sums = log_ratio.new_zeros(max(episodes) + 1).index_add(0, of_tokens, log_ratio)
         weights = (sums - sums.max()).exp()  # the share is that of w_i, which might overflow
         factors.append(effective_sample_size(weights) / options.full_rate_ess)
     if options.full_rate_kl and (kl := float((log_ratio.expm1() - log_ratio).mean())) > 0:

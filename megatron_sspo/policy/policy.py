@@ -27,7 +27,7 @@ from megatron_sspo.policy.optimizer import ddp_config, make_optimizer, make_sche
 from megatron_sspo.policy.router_load import RouterLoad
 from megatron_sspo.policy.schedule import Schedule
 from megatron_sspo.policy.shared_prompts.rules import shares_prompts
-from megatron_sspo.policy.teacher import TeacherModel
+from megatron_sspo.policy.teacher import TeacherModel, teacher_config
 from megatron_sspo.policy.weights import check_shards, load_folder, make_gather_plan, shard_of
 from megatron_sspo.policy.with_cuda.fast_fields import describe_kernels, multiply_experts_at_once
 from megatron_sspo.policy.with_cuda.installed import has_transformer_engine
@@ -83,13 +83,17 @@ class Policy:
             run.parallel,
             dtype,
             # adapters of experts need a layer for each expert
-            {**run.megatron, "moe_grouped_gemm": False} if run.lora else run.megatron,
+            {"moe_grouped_gemm": False, **run.megatron} if run.lora else run.megatron,
             routing_replay=run.routing_replay != "none",
         )
         self.vocab_size = int(self.folder.config["vocab_size"])
         self.rows = self.family.rows(self.folder.config, padded_vocab_size(self.vocab_size, run.parallel.tensor))
         check_shards(self.rows, run.parallel)
         share_prompts = shares_prompts(run.share_prompts, self.transformer)
+        if run.held_teacher:  # which computes the same rows
+            teacher = makers.open_folder(Path(run.held_teacher))
+            fields = teacher_config(run, load_family(teacher.config, teacher.config_folder), teacher.config)
+            share_prompts = share_prompts and shares_prompts(run.share_prompts, fields)
         # before the policy's own, so that its weights leave the device before those come
         self._teacher = (
             TeacherModel(run, Path(run.held_teacher), makers, share_prompts=share_prompts) if run.held_teacher else None
@@ -297,9 +301,10 @@ class Policy:
         """Multiplies the schedule's learning rate of this update by `rate_scale` of rank 0's values."""
         scale = 1.0
         if agree.is_main():
-            lengths = [rollout.num_response_tokens for rollout in rollouts_of(batch)]
-            in_order = [lengths[index] for index in record.order]
-            scale = rate_scale(self._options, record.tokens["log_ratio"], in_order)
+            episodes = enumerate(episode for group in batch for episode in group.episodes)
+            found = [(rollout.num_response_tokens, number) for number, episode in episodes for rollout in episode]
+            lengths, numbers = zip(*(found[index] for index in record.order), strict=True)
+            scale = rate_scale(self._options, record.tokens["log_ratio"], lengths, numbers)
         scale = agree.broadcast_from_rank_0(scale)
         for group in self.optimizer.param_groups:
             group["lr"] *= scale

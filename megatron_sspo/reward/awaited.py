@@ -31,6 +31,10 @@ class Limits:
     retries: int = 3  # further attempts, after 1, 2, 4, ... seconds, where one raised or was late
     failure_reward: float = 0.0  # the reward of a response whose attempts all failed: its only part, "failure"
 
+    def __post_init__(self) -> None:
+        if self.max_requests < 1 or self.retries < 0 or self.timeout <= 0:
+            raise UserError(f"{self}: max_requests must be 1 or more, retries 0 or more, timeout above 0")
+
 
 class Unscorable(Exception):
     """A failure that another attempt would repeat, such as a request that is refused: `score` is not called again."""

@@ -200,6 +200,9 @@ def read_checks(prompt: Prompt) -> Checks:
                 "its row one of them, or remove it"
             )
         return (), (Case(stdin="", stdout=prompt.answer),)
+    for name, value in (("tests", tests), ("cases", cases)):
+        if value and not isinstance(value, Sequence):
+            raise UserError(f"prompt {prompt.id!r}: {name} is of type {type(value).__name__}: it must be a list")
     texts = [tests] if isinstance(tests, str) else list(tests or ())
     for text in texts:
         if not isinstance(text, str):

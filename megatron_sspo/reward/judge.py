@@ -58,9 +58,13 @@ def reward(
     return JudgeReward(Service(url, key_variable), {**fields, "model": model}, rubric, (lowest, highest), limits)
 
 
-def check_values(url: str, key_variable: str = "", lowest: float = 0.0, highest: float = 10.0, **others: Any) -> None:
-    """Raises UserError for a URL that is none, a key that is not set, or an empty range."""
+def check_values(
+    url: str, rubric: str, key_variable: str = "", lowest: float = 0.0, highest: float = 10.0, **others: Any
+) -> None:
+    """Raises UserError for a URL that is none, a key that is not set, an empty rubric or an empty range."""
     check_service("the reward 'judge'", url, key_variable)
+    if not rubric.strip():
+        raise UserError("the reward 'judge': the option rubric is empty: say what is judged, and what the scores mean")
     if not lowest < highest:
         raise UserError(f"the reward 'judge': the range of scores is {lowest:g} to {highest:g}: lowest must be below")
 

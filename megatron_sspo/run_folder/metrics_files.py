@@ -67,8 +67,11 @@ def read(path: Path) -> list[dict[str, float]]:
     for number, line in enumerate(lines, start=1):
         if line.endswith(b"\n"):
             try:
-                rows.append(json.loads(line))
-            except ValueError as error:
+                row = json.loads(line)
+                if not isinstance(row["update"], int | float):
+                    raise TypeError("its update is no number")
+                rows.append(row)
+            except (ValueError, LookupError, TypeError) as error:
                 raise UserError(f"{path}, line {number} is not a row ({error!r}): fix or remove the line") from error
     return rows
 

@@ -30,6 +30,7 @@ def test_texts_are_split_as_the_file_says(folder: Path, config: dict | None) -> 
     ("name", "content", "message"),
     [
         ("config.json", {"model_type": "qwen3_moe", "vocab_size": -1.5}, r"Transformers cannot use .*config\.json"),
+        ("config.json", None, "is not a Hugging Face folder: it has no config.json"),
         ("tokenizer.json", None, "has no tokenizer that can be read .*: copy tokenizer.json"),
         ("tokenizer.json", [], "has no tokenizer that can be read"),
         ("tokenizer_config.json", {"model_max_length": "x"}, "has no tokenizer that can be read"),

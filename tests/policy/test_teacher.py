@@ -24,7 +24,9 @@ def make_policy(folders, device, student, teacher, **fields):
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-@pytest.mark.parametrize(("student", "teacher"), [("moe", "moe_shallow"), ("moe", "qwen2"), ("dense", "glm4")])
+@pytest.mark.parametrize(
+    ("student", "teacher"), [("moe", "moe_shallow"), ("moe", "qwen2"), ("dense", "glm4"), ("moe", "qwen3_next")]
+)
 def test_log_probs_are_transformers(folders, device, batches, monkeypatch, student, teacher, temperature):
     monkeypatch.setattr(tiny_policy, "TEMPERATURE", temperature)
     policy, model = make_policy(folders, device, student, teacher), reference(folders[teacher])

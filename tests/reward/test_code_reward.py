@@ -135,6 +135,7 @@ def test_a_long_response_of_fences_takes_linear_time() -> None:
         ({"tests": ["assert f( == 1"]}, "a test is not Python"),
         ({"tests": ["assert " + "-" * 100_000 + "f()"]}, "a test is not Python"),
         ({"tests": [1]}, "a test is of type int"),
+        ({"tests": {"input": ["1"], "output": ["2"]}}, "tests is of type dict: it must be a list"),
         ({"tests": ["assert f() == 1", "# nothing"]}, "a test is empty"),
         ({"cases": [{"stdin": "1"}]}, "a case must be an object"),
     ],

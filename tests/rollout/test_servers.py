@@ -174,6 +174,8 @@ def test_nccl_does_not_send_to_servers_on_the_senders_gpus(monkeypatch, options,
         ({"lora": "adapter"}, 'pause is "retract"'),
         ({"lora": "adapter", "pause": "abort", "quantize": "fp8"}, "leave out quantize"),
         ({"delta": 4, "verify_every": 0}, "set verify_every, or delta=0"),
+        ({"urls": ("http://10.0.0.1:30000",), "transport": "ipc"}, 'choose "tensor"'),
+        ({"quantize": "fp8", "server": {"json_model_override_args": "{}"}}, "leave json_model_override_args out"),
     ],
 )
 def test_options_that_would_be_misread(options, message):

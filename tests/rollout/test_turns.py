@@ -49,6 +49,12 @@ def test_tokens_between_turns_are_those_of_the_chat_template():
         assert [*prompt, *response, *turns.observation_tokens(response, "no")] == whole
 
 
+@pytest.mark.parametrize("observation", [False, 4, ["4", "5"]])
+def test_an_observation_is_text(observation):
+    with pytest.raises(UserError, match="the environment's observe returned .*: it must return text"):
+        TurnTemplate(characters(CHATML)).observation_tokens((5,), observation)
+
+
 def test_special_tokens_in_an_observation_are_encoded_as_text():
     tokenizer = characters(CHATML)
     found = TurnTemplate(tokenizer).observation_tokens((5,), "<eos>")

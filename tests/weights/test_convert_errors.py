@@ -98,7 +98,7 @@ def test_no_newest_checkpoint_of_megatron_lm(pair, tmp_path):
     folder = megatron_lm_folder(pair[1], tmp_path / "run", content="99", name="iter_0000100")
     with pytest.raises(UserError, match=r"iter_0000099 has no config.json"):
         convert(folder, tmp_path / "out")
-    with pytest.raises(UserError, match=r"iter_0000099/.metadata is damaged"):
+    with pytest.raises(UserError, match=r"iter_0000099/.metadata is missing or damaged"):
         convert(folder, tmp_path / "out", config_folder=pair[0])
 
 

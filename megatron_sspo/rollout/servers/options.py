@@ -58,16 +58,16 @@ _REFUSED = {  # options of servers and of the router
     "preferred_sampling_params": "leave it out, because it would change the sampling",
     **dict.fromkeys(("tp", "tensor_parallel_size"), "call it tp_size"),
 }
+_NO_IPC = (
+    'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose "tensor"'
+)
 
 
 def check_gpus(options: Options) -> None:
     """Raises UserError if the transport does not work on this machine."""
     on_gpu = torch.cuda.is_available()
-    if options.transport == "ipc" and (options.urls or not on_gpu):
-        raise UserError(
-            'rollouts.options.transport is "ipc", which needs servers that the run starts on its own GPUs: choose '
-            '"tensor"'
-        )
+    if options.transport == "ipc" and not on_gpu:
+        raise UserError(_NO_IPC)
     # servers of the run begin with the first GPU, which is that of rank 0, a sender
     on_own = options.release_memory or not options.urls
     if options.transport == "distributed" and on_gpu and on_own and not shared_gpus.are_meant():
@@ -85,6 +85,13 @@ def check(options: Options) -> None:
         for key in given:
             if remedy := _REFUSED.get(key.replace("-", "_")):
                 raise UserError(f"{what}.{name} has {key!r}: {remedy}")
+    if options.quantize and "json_model_override_args" in (options.server or {}):
+        raise UserError(
+            f"{what}.quantize is {options.quantize!r}, by which the run sets the quantization of its servers: leave "
+            f"json_model_override_args out of {what}.server"
+        )
+    if options.transport == "ipc" and options.urls:
+        raise UserError(_NO_IPC)
     if options.delta and not options.verify_every:
         raise UserError(
             f"{what}.delta is {options.delta}, and verify_every=0 would not detect a server that stores weights in "

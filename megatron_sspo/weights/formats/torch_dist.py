@@ -108,7 +108,7 @@ def read_index(path: Path) -> dict[str, GlobalTensor]:
             if isinstance(entry, TensorStorageMetadata)
         }
     except Exception as error:  # a damaged pickle may raise anything
-        raise UserError(f"{path / _INDEX} is damaged ({short_repr(error)}); {_AGAIN}") from error
+        raise UserError(f"{path / _INDEX} is missing or damaged ({short_repr(error)}); {_AGAIN}") from error
     ends: dict[Path, int] = {}  # as files do not after an interrupted copy
     for piece in (piece for tensor in tensors.values() for piece in tensor.pieces):
         ends[piece.file] = max(ends.get(piece.file, 0), piece.offset + piece.length)

@@ -83,7 +83,9 @@ def rehearse_policy(
     """
     ledger, seconds, peaks = mode.ledger, {}, {}
     # the reference weights of a KL penalty are on the host, and so are routes until a microbatch is computed
-    run = replace(rehearsed_run(run, work), penalties=Penalties(), routing_replay="none")
+    run = replace(rehearsed_run(run, work), penalties=Penalties(), routing_replay="none", kl_in_reward=0.0)
+    # no token has a value here by which the rate could be lowered
+    run = replace(run, reference_every=0, optimizer=replace(run.optimizer, full_rate_ess=0.0, full_rate_kl=0.0))
 
     @contextmanager
     def part(name: str, category: str) -> Iterator[None]:
