@@ -51,7 +51,7 @@ def test_tokens_between_turns_are_those_of_the_chat_template():
 
 @pytest.mark.parametrize("observation", [False, 4, ["4", "5"]])
 def test_an_observation_is_text(observation):
-    with pytest.raises(UserError, match="the environment's observe returned .*: it must return text"):
+    with pytest.raises(UserError, match=r"the environment's observe returned .*: it must return text"):
         TurnTemplate(characters(CHATML)).observation_tokens((5,), observation)
 
 
