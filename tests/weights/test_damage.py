@@ -106,9 +106,9 @@ HUGGING_FACE = {
 MEGATRON = {
     "records are cut": (cut("__0_0.distcp"), r"__0_0.distcp is missing or truncated"),
     "records are missing": (lambda folder: (folder / "__0_0.distcp").unlink(), r"__0_0.distcp is missing or truncated"),
-    "the index is cut": (cut(".metadata"), r"\.metadata is damaged"),
-    "the index is text": (write(".metadata", b"text"), r"\.metadata is damaged"),
-    "unfinished": (lambda folder: (folder / ".metadata").unlink(), r"\.metadata is damaged \(FileNotFoundError"),
+    "the index is cut": (cut(".metadata"), r"\.metadata is missing or damaged"),
+    "the index is text": (write(".metadata", b"text"), r"\.metadata is missing or damaged"),
+    "unfinished": (lambda folder: (folder / ".metadata").unlink(), r"\.metadata is missing or damaged \(FileNotFoundError"),
     "another model": (
         config(num_hidden_layers=3),
         r"wrong shape: .*linear_proj.weight \[2, 16, 48\] instead of \[3, 16",
