@@ -32,8 +32,8 @@ BUDGETS = {
     "weights": 4050,
 }
 LIBRARIES = {"agents": 2060, "answers": 2020, "lab": 2200, "rehearsal": 1880, "sandbox": 3780}
-OTHERS = {"tests": 34240, "UserError": 314}
-CLOSURES = {"loop": 17330, "plugin": 3410}
+OTHERS = {"tests": 34250, "UserError": 314}
+CLOSURES = {"loop": 17340, "plugin": 3410}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 

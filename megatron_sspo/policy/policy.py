@@ -299,15 +299,16 @@ class Policy:
 
     def _lower_rate(self, batch: Batch, record: UpdateRecord) -> None:
         """Multiplies the schedule's learning rate of this update by `rate_scale` of rank 0's values."""
-        scale = 1.0
-        if agree.is_main():
+
+        def scale() -> float:
             episodes = enumerate(episode for group in batch for episode in group.episodes)
             found = [(rollout.num_response_tokens, number) for number, episode in episodes for rollout in episode]
             lengths, numbers = zip(*(found[index] for index in record.order), strict=True)
-            scale = rate_scale(self._options, record.tokens["log_ratio"], lengths, numbers)
-        scale = agree.broadcast_from_rank_0(scale)
+            return rate_scale(self._options, record.tokens["log_ratio"], lengths, numbers)
+
+        factor = agree.run_on_rank_0(scale)
         for group in self.optimizer.param_groups:
-            group["lr"] *= scale
+            group["lr"] *= factor
 
     # ------------------------------------------------------------------ weights out, state out and in
 

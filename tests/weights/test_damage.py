@@ -108,7 +108,10 @@ MEGATRON = {
     "records are missing": (lambda folder: (folder / "__0_0.distcp").unlink(), r"__0_0.distcp is missing or truncated"),
     "the index is cut": (cut(".metadata"), r"\.metadata is missing or damaged"),
     "the index is text": (write(".metadata", b"text"), r"\.metadata is missing or damaged"),
-    "unfinished": (lambda folder: (folder / ".metadata").unlink(), r"\.metadata is missing or damaged \(FileNotFoundError"),
+    "unfinished": (
+        lambda folder: (folder / ".metadata").unlink(),
+        r"missing or damaged \(FileNotFoundError",
+    ),
     "another model": (
         config(num_hidden_layers=3),
         r"wrong shape: .*linear_proj.weight \[2, 16, 48\] instead of \[3, 16",
