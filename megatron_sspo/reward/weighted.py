@@ -71,6 +71,8 @@ def check_prompt(prompt: Prompt, **rewards: Any) -> None:
 
 def members_of(rewards: Mapping[str, Any]) -> dict[str, Member]:
     """Returns the members that options describe, by name; raises UserError for another description."""
+    if not rewards:
+        raise UserError("the reward 'weighted' has no rewards: name them in reward_options, as {'math': {}}")
     found = {}
     for name, value in rewards.items():
         try:
