@@ -46,7 +46,7 @@ define venv
 $(PYTHON) -m venv $(1)
 endef
 
-.PHONY: install install-sglang install-nemo-run install-docs install-sandbox try-sandbox install-browser install-cluster install-integrations quickstart docs check test test-fast test-newest test-library test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
+.PHONY: install install-sglang install-nemo-run install-docs install-sandbox try-sandbox install-browser install-cluster install-integrations quickstart docs check test test-fast test-newest test-library test-layout test-sglang test-kernels test-gpu test-nemo-run test-integrations test-bridge test-wheel test-browser test-cluster test-long torture benchmark benchmark-sandbox study-report clean
 
 install: $(VENV)/installed
 
@@ -202,6 +202,19 @@ test-integrations: install install-integrations
 		tests/integrations/verl_engine.py
 	$(TEST) tests/integrations/verifiers_agent.py tests/integrations/real_clients.py
 
+# Compares conversion with Megatron-Bridge's. It needs Python 3.12 and an older Transformers, which have an environment of their own;
+# the rest is that of `make test-newest`.
+test-bridge: .venv-bridge/installed
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-bridge/bin/python -m pytest tests/integrations/bridge_conversion.py
+
+.venv-bridge/installed:
+	$(MAKE) VENV=.venv-newest PYTHON=$(NEWEST) install
+	$(NEWEST) -m venv .venv-bridge
+	realpath .venv-newest/lib/python*/site-packages > $$(echo .venv-bridge/lib/python*/site-packages)/newest.pth
+	.venv-bridge/bin/$(PIP) --no-deps megatron-bridge==0.6.2 transformers==5.12.1 tokenizers==0.22.2 huggingface-hub==1.33.0 \
+		httpx==0.28.1 httpcore==1.0.9 omegaconf==2.4.0 einops==0.8.2
+	touch $@
+
 # Looks at the live page in a real browser.
 test-browser: install install-browser
 	$(TEST) packages/lab -m browser
@@ -243,4 +256,4 @@ study-report: install
 	$(BIN)/python -m examples.study.report --commit "$(COMMIT)"
 
 clean:
-	rm -rf .venv .venv-newest .venv-sglang .venv-nemo-run .venv-docs .venv-trl .venv-verl .venv-verifiers build *.egg-info
+	rm -rf .venv .venv-newest .venv-sglang .venv-nemo-run .venv-docs .venv-trl .venv-verl .venv-verifiers .venv-bridge build *.egg-info
