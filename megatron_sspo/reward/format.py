@@ -38,7 +38,7 @@ def extract_answer(response: str, tag: str = "answer") -> str | None:
     If there are several pairs, the last one counts, as the conclusion. A pair has no other answer tag inside. A pair
     before `</think>` belongs to the thoughts, and is no conclusion.
     """
-    answers = _pair(tag).findall(_outside_of_thoughts(response))
+    answers = _pair(tag).findall(outside_of_thoughts(response))
     return answers[-1].strip() if answers else None
 
 
@@ -52,7 +52,7 @@ def find_answer(response: str, answer_in: AnswerIn) -> str | None:
     """
     if answer_in == "tags":
         return extract_answer(response)
-    text = _outside_of_thoughts(response).partition("<think>")[0]
+    text = outside_of_thoughts(response).partition("<think>")[0]
     if answer_in == "boxed":
         return _last_box(text)
     if answer_in == "####":
@@ -72,7 +72,7 @@ def _last_box(text: str) -> str | None:
     return None
 
 
-def _outside_of_thoughts(response: str) -> str:
+def outside_of_thoughts(response: str) -> str:
     """Returns a response without its closed thoughts; the first may have been opened by the prompt."""
     *closed, last = response.split("</think>")
     return " ".join((*(part.partition("<think>")[0] if "<think>" in part else "" for part in closed), last))

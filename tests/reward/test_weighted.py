@@ -96,7 +96,7 @@ def test_two_parts_of_one_name_are_refused() -> None:
         ({}, "'weighted' has no rewards: name them in reward_options"),
         ({"math": 1.0}, r"'weighted': math is 1.0: it must be a dict with some of reward, a name; options"),
         ({"math": {"wieght": 1.0}}, "math is {'wieght': 1.0}: it must be"),
-        ({"maths": {}}, "there is no reward named 'maths': choose one of code, codeact, judge, math, weighted,"),
+        ({"maths": {}}, "there is no reward named 'maths': choose one of code, codeact, judge, math, model, weighted,"),
         ({"judge": {"options": {"model": "m", "rubric": "r"}}}, "the reward 'judge' needs the option url"),
     ],
 )
