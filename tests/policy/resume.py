@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from megatron_sspo.objective import sspo
 from megatron_sspo.run import Optimizer, Parallel
 
-OPTIMIZER = Optimizer(lr=1e-3, schedule="linear", warmup_updates=3, clip_grad=1.0, weight_decay=0.1, full_rate_ess=1.0)
+OPTIMIZER = Optimizer(lr=1e-3, schedule="linear", warmup_updates=3, clip_grad=1.0, weight_decay=0.1, full_rate_kl=1e-5)
 
 
 def make_policy(folder: Path, device: torch.device, parallel: Parallel = Parallel(), **fields: Any) -> Any:

@@ -253,7 +253,7 @@ def test_a_checkpoint_of_another_model_is_refused(saved, make, folders, written,
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
-OPTIMIZER = replace(resume.OPTIMIZER, full_rate_ess=0.0)  # at the schedule's own rate
+OPTIMIZER = replace(resume.OPTIMIZER, full_rate_kl=0.0)  # at the schedule's own rate
 
 
 def test_every_update_of_a_decayed_schedule_trains(make, folders, batches):

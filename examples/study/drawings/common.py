@@ -20,7 +20,7 @@ METHODS = {  # label of the grid -> (name in the figures, colour)
     "AtanLog": ("SSPO", COLOURS[1]),
     "AtanLog one-sided": ("SSPO, one-sided", COLOURS[0]),
 }
-RULE_COLOURS = (COLOURS[6], COLOURS[1], COLOURS[3], COLOURS[0])  # lr*/3, 3 lr*, and the two rules
+RULE_COLOURS = (COLOURS[6], COLOURS[2], COLOURS[1], COLOURS[3], COLOURS[0])  # lr*/3, lr*, 3 lr*, and the two rules
 SEEDS = "Points: seeds. Bars: mean over seeds, with its 95 % bootstrap interval."
 BANDS = "Lines: mean over seeds. Bands: 95 % bootstrap interval over seeds."
 _GREY = "#777777"

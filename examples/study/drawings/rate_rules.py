@@ -23,6 +23,7 @@ def draw(study: Study, path: Path) -> None:
     rows = figure.subplots(2, len(RULED), sharey="row")
     cells = {
         "lr*/3": study.cell(STALE_UPDATES, 1 / 3),
+        "lr*": study.cell(STALE_UPDATES),
         "3 lr*": study.cell(STALE_UPDATES, 3),
         **{VARIANTS[rule]: study.cell(STALE_UPDATES, 3, variant=rule) for rule in question.RULES},
     }
