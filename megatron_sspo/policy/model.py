@@ -14,7 +14,7 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 from megatron_sspo.errors import UserError
 from megatron_sspo.memory.parameters import check_divisibility, padded_vocab_size
 from megatron_sspo.policy.layers import latent_attention
-from megatron_sspo.policy.layers.attention import PackedAttention, RMSNorm
+from megatron_sspo.policy.layers.attention import NormOfKeys, NormOfQueries, PackedAttention, RMSNorm
 from megatron_sspo.policy.layers.gated_delta_net import put_delta_nets
 from megatron_sspo.policy.options import checked_fields, construct
 from megatron_sspo.policy.shared_prompts.rotary import RowRotaryEmbedding, SharedRotaryEmbedding
@@ -53,11 +53,11 @@ def transformer_config(
     }
     fields |= fast_model_fields(fields, options, routing_replay=routing_replay)
     transformer = construct(kind, fields, options, "megatron")
-    _check_values(transformer, parallel)
+    _check_values(transformer, parallel, norm_of_all_heads="norm_of_all_heads" in family.model_fields(config))
     return transformer
 
 
-def _check_values(transformer: TransformerConfig, parallel: Parallel) -> None:
+def _check_values(transformer: TransformerConfig, parallel: Parallel, *, norm_of_all_heads: bool) -> None:
     """Raises a UserError for values with which Megatron would train another model, or without a loss, in silence."""
     chunks = transformer.virtual_pipeline_model_parallel_size or 1
     if chunks != parallel.virtual_pipeline:
@@ -81,10 +81,11 @@ def _check_values(transformer: TransformerConfig, parallel: Parallel) -> None:
             "set it to 1"
         )
     groups = transformer.num_query_groups or transformer.num_attention_heads
-    if transformer.attention_output_gate and parallel.tensor > groups:
+    if (transformer.attention_output_gate or norm_of_all_heads) and parallel.tensor > groups:
+        what = "a norm of all heads together" if norm_of_all_heads else "an output gate"
         raise UserError(
-            f"parallel.tensor is {parallel.tensor}, and the model's attention has an output gate and {groups} "
-            "key-value heads, which megatron-core 0.16 divides over no more ranks than heads: lower parallel.tensor"
+            f"parallel.tensor is {parallel.tensor}, and the model's attention has {what} and {groups} key-value heads, "
+            "which are divided over no more ranks than heads: lower parallel.tensor"
         )
     # "a2a+p2p" needs groups that the trainer does not make, and Megatron would use none
     if not set(_as_list(transformer.cp_comm_type)) <= {None, "p2p", "a2a", "all_gather"}:
@@ -160,7 +161,7 @@ def build_chunks(
     """Builds this process's part of the model, without weights: one GPTModel per virtual pipeline stage."""
     virtual = transformer.virtual_pipeline_model_parallel_size
     fields = dict(family.model_fields(config))
-    frequencies = fields.pop("rotary_frequencies", None)
+    frequencies, norm_of_all_heads = fields.pop("rotary_frequencies", None), fields.pop("norm_of_all_heads", False)
     fields["vocab_size"] = padded_vocab_size(fields["vocab_size"], transformer.tensor_model_parallel_size)
     chunks = []
     for stage in range(virtual) if virtual else [None]:
@@ -171,6 +172,8 @@ def build_chunks(
             _replace_local_modules(spec, transformer)
         elif share_prompts:
             _extend_attention(spec)
+        if norm_of_all_heads:
+            _put_norms_of_all_heads(spec)
         if transformer.linear_attention_freq is not None:
             put_delta_nets(spec, transformer, stage, RMSNorm)
         with output_layer_without_apex(transformer):
@@ -218,6 +221,13 @@ def _replace_local_modules(spec: Any, transformer: TransformerConfig) -> None:
         elif transformer.qk_layernorm:
             attention.q_layernorm = attention.k_layernorm = RMSNorm
     spec.layer_norm = RMSNorm
+
+
+def _put_norms_of_all_heads(spec: Any) -> None:
+    """Puts the norms of all heads' queries, and keys, in place of those of each head."""
+    for layer in spec.layer_specs:
+        attention = layer.submodules.self_attention.submodules
+        attention.q_layernorm, attention.k_layernorm = NormOfQueries, NormOfKeys
 
 
 def _extend_attention(spec: Any) -> None:

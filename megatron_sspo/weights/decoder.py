@@ -50,6 +50,7 @@ class Attention:
         default_head_dim: the size of a head; None: hidden_size / num_attention_heads.
         output_gate: whether q_proj has, after each head's query, the gate of the head's output.
         has_own_rope: whether the attention itself has the rotary embedding, and scales the logits.
+        norm_of_all_heads: whether the norm is of the queries, or keys, of all heads together.
     """
 
     qk_layernorm: bool = False
@@ -58,6 +59,7 @@ class Attention:
     default_head_dim: int | None = None
     output_gate: bool = False
     has_own_rope: bool = False
+    norm_of_all_heads: bool = False
 
 
 _PLAIN_ATTENTION = Attention()
@@ -169,6 +171,7 @@ def model_fields(
     head_dim = _attention_sizes(config, attention)[2]
     return {
         **({"rotary_frequencies": yarn.frequencies(config, turned, head_dim)} if has_yarn else {}),
+        **({"norm_of_all_heads": True} if attention.norm_of_all_heads else {}),
         "vocab_size": size(config, "vocab_size"),
         "max_sequence_length": size(config, "max_position_embeddings"),
         "share_embeddings_and_output_weights": flag(config, "tie_word_embeddings"),
@@ -217,10 +220,11 @@ def attention_rows(config: Config, layer: int, attention: Attention = _PLAIN_ATT
     """Returns the rows of one layer's attention and of its two norms."""
     hidden = size(config, "hidden_size")
     num_heads, num_groups, head_dim = _attention_sizes(config, attention)
+    widths = [heads * head_dim if attention.norm_of_all_heads else head_dim for heads in (num_heads, num_groups)]
     megatron, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
     norms = [
-        replicated(f"{megatron}.self_attention.{x}_layernorm.weight", f"{hf}.self_attn.{x}_norm.weight", (head_dim,))
-        for x in ("q", "k")
+        replicated(f"{megatron}.self_attention.{x}_layernorm.weight", f"{hf}.self_attn.{x}_norm.weight", (width,))
+        for x, width in zip("qk", widths, strict=True)
     ]
 
     def linear_qkv(what: str, inputs: tuple[int, ...]) -> ParameterMap:

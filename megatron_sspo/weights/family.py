@@ -53,7 +53,8 @@ class Family:
     architectures: tuple[str, ...]  # the classes of Transformers that it covers
     check: Callable[[Config], None]  # raises UserError for a field that Megatron would compute differently
     transformer_fields: Callable[[Config], dict[str, Any]]  # arguments of Megatron's TransformerConfig
-    # arguments of Megatron's GPTModel; vocab_size is not padded, and rotary_frequencies replace those of its embedding
+    # arguments of Megatron's GPTModel; vocab_size is not padded, rotary_frequencies replace those of its embedding, and
+    # norm_of_all_heads replaces the norms of each head's queries and keys
     model_fields: Callable[[Config], dict[str, Any]]
     rows: Callable[[Config, int], list[ParameterMap]]  # (config, padded vocabulary size) -> one row per parameter
     expert_names: ExpertNames | None = None  # None: a model without experts

@@ -36,7 +36,9 @@ _OF_DENSE = {
 }
 LAYOUTS = {(kind, name): parallel for kind in EXPERTS for name, parallel in _OF_EXPERTS.items()}
 LAYOUTS |= {("glm4", name): _OF_EXPERTS[name] for name in ("TP1", "PP2 VPP2", "TP2 ETP2", "TP2 EP2")}
-LAYOUTS |= {("qwen3_next", name): _OF_EXPERTS[name] for name in ("TP1", "PP2 VPP2", "TP2 EP2")}
+LAYOUTS |= {
+    (kind, name): _OF_EXPERTS[name] for kind in ("qwen3_next", "minimax") for name in ("TP1", "PP2 VPP2", "TP2 EP2")
+}
 LAYOUTS |= {(kind, name): parallel for kind in DENSE for name, parallel in _OF_DENSE.items()}
 TOKENS = torch.arange(3, 83)[None] % 97
 

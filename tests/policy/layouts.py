@@ -208,38 +208,35 @@ REPEATING = {
 _FIRST_ALONE = {"num_layers_in_first_pipeline_stage": 1, "num_layers_in_last_pipeline_stage": 3}
 
 
-def _of_glm(kind: str) -> dict[str, Layout]:
-    """Returns layouts of dense first layers, shared experts and routers with a bias."""
-    return {
-        kind: Layout(kind=kind, tokens=4096),
-        f"{kind} EP2": Layout(kind=kind, parallel=EP2),
-        f"{kind} TP2 SP EP2, recompute": Layout(kind=kind, parallel=TP2_SP_EP2, megatron=RECOMPUTE),
-        f"{kind} TP2 SP ETP2": Layout(kind=kind, parallel=TP2_SP_ETP2),
-        f"{kind} PP2 VPP2": Layout(kind=kind, parallel=PP2_VPP2),
-        f"{kind} PP2, one layer first": Layout(kind=kind, parallel=PP2, megatron=_FIRST_ALONE),
-        f"{kind} CP2": Layout(kind=kind, parallel=CP2),
+def _of_family(kind: str, *without: str) -> dict[str, Layout]:
+    """Returns layouts of a family, but those named."""
+    several = {
+        "EP2": Layout(kind=kind, parallel=EP2),
+        "TP2 SP EP2, recompute": Layout(kind=kind, parallel=TP2_SP_EP2, megatron=RECOMPUTE),
+        "TP2 SP ETP2": Layout(kind=kind, parallel=TP2_SP_ETP2),
+        "PP2 VPP2": Layout(kind=kind, parallel=PP2_VPP2),
+        "PP2, one layer first": Layout(kind=kind, parallel=PP2, megatron=_FIRST_ALONE),
+        "CP2": Layout(kind=kind, parallel=CP2),
     }
+    found = {f"{kind} {name}": layout for name, layout in several.items() if name not in without}
+    return {kind: Layout(kind=kind, tokens=4096), **found}
 
 
-COVERING |= _of_glm("glm4") | _of_glm("mla")
-REPEATING |= _of_glm("glm4_odd")
-COVERING |= {  # sinks, windows, biased experts that are one tensor in a folder
-    "gpt_oss": Layout(kind="gpt_oss", tokens=4096),
-    "gpt_oss EP2": Layout(kind="gpt_oss", parallel=EP2),
-    "gpt_oss TP2 SP EP2, recompute": Layout(kind="gpt_oss", parallel=TP2_SP_EP2, megatron=RECOMPUTE),
-    "gpt_oss PP2 VPP2": Layout(kind="gpt_oss", parallel=PP2_VPP2),
-    "gpt_oss CP2": Layout(kind="gpt_oss", parallel=CP2),
+COVERING |= _of_family("glm4") | _of_family("mla")  # dense first layers, shared experts, routers with a bias
+REPEATING |= _of_family("glm4_odd")
+COVERING |= _of_family("minimax", "TP2 SP ETP2", "PP2, one layer first")  # norms of all heads together
+# sinks, windows, biased experts that are one tensor in a folder
+COVERING |= _of_family("gpt_oss", "TP2 SP ETP2", "PP2, one layer first")
+# gated delta nets, and attention with an output gate
+COVERING |= _of_family("qwen3_next", "PP2, one layer first", "CP2")
+COVERING |= _of_family("qwen3_5", "TP2 SP ETP2", "PP2 VPP2", "CP2")
+COVERING |= {
     "gpt_oss routed": replace(_replay(kind="gpt_oss"), tokens=4096),
     "gpt_oss EP2, routes": _replay(EP2, "gpt_oss"),
     "mla routed": replace(_replay(kind="mla"), tokens=4096),
     "mla TP2 SP EP2, routes, recompute": _replay(TP2_SP_EP2, "mla", **RECOMPUTE),
-}
-COVERING |= {  # gated delta nets, and attention with an output gate
-    "qwen3_next": Layout(kind="qwen3_next", tokens=4096),
-    "qwen3_next EP2": Layout(kind="qwen3_next", parallel=EP2),
-    "qwen3_next TP2 SP EP2, recompute": Layout(kind="qwen3_next", parallel=TP2_SP_EP2, megatron=RECOMPUTE),
-    "qwen3_next TP2 SP ETP2": Layout(kind="qwen3_next", parallel=TP2_SP_ETP2),
-    "qwen3_next PP2 VPP2": Layout(kind="qwen3_next", parallel=PP2_VPP2),
+    "qwen3_next routed": replace(_replay(kind="qwen3_next"), tokens=4096),
+    "qwen3_next EP2, routes, recompute": _replay(EP2, "qwen3_next", **RECOMPUTE),
 }
 LAYOUTS = COVERING | REPEATING
 
@@ -273,11 +270,14 @@ ADAPTED = {
     "lora moe TP2 SP EP2, recompute": _adapted("moe", TP2_SP_EP2, megatron=RECOMPUTE),
     "lora moe CP2 TP2 SP EP2": _adapted("moe", replace(TP2_SP_EP2, context=2)),
 }
+DELTA_NETS = ("qwen3_next", "qwen3_5")  # whose rows share no prompts
+# latent attention and gated delta nets
+NO_ADAPTERS = ("mla", "mla_odd", "mla_glm", "mla_kimi", *DELTA_NETS)
 # All others of `make test`, but those with losses of routers, which share no prompts: for `make test-long`.
 ADAPTED_TOO = {
     f"lora {name}": replace(layout, lora=True, series="lora ", every_objective=False)
     for name, layout in COVERING.items()
-    if layout.batch != "even" and f"lora {name}" not in ADAPTED
+    if layout.batch != "even" and layout.kind not in NO_ADAPTERS and f"lora {name}" not in ADAPTED
 }
 ADAPTED |= ADAPTED_TOO
 # What several ranks measure on GPUs (tests/gpu/ranks), in order of value: every kind of communication, in both dtypes.

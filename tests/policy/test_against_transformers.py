@@ -17,7 +17,7 @@ from megatron_sspo.run import Optimizer
 from megatron_sspo.types import Prompt
 
 KINDS = ["moe", "dense", "tied", "one_group", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd", "mla", "mla_odd"]
-KINDS += ["mla_glm", "gpt_oss", "qwen3_next", "qwen3_5"]
+KINDS += ["mla_glm", "mla_kimi", "gpt_oss", "qwen3_next", "qwen3_5", "minimax"]
 if find_spec("megatron.core.transformer.mla_qk_norm_config"):
     KINDS.remove("mla_odd")  # newer releases build such queries with Transformer Engine alone
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -107,7 +107,7 @@ def test_a_step_is_adams(policies, folders, batches, kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["moe", "dense", "tied", "glm4", "glm4_odd", "mla", "gpt_oss", "qwen3_next", "qwen3_5"]
+    "kind", ["moe", "dense", "tied", "glm4", "glm4_odd", "mla", "gpt_oss", "qwen3_next", "qwen3_5", "minimax"]
 )
 def test_the_engine_reports_the_policys_log_probs(policies, folders, kind):
     policy, engine = policies(kind), embedded.engine(folders[kind])

@@ -43,7 +43,7 @@ def saved(make, folders, batches, tmp_path):
     return save
 
 
-@pytest.mark.parametrize("kind", ["moe", "dense", "tied", "glm4", "mla", "gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize("kind", ["moe", "dense", "tied", "glm4", "mla", "gpt_oss", "qwen3_next", "minimax"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("in_background", [False, True])
 def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_background):

@@ -15,7 +15,7 @@ def parameters(name, *rest):
 
 
 every_layout = pytest.mark.parametrize("name", [*map(parameters, layouts.LAYOUTS)])
-sharing = [name for name, one in layouts.LAYOUTS.items() if one.batch != "even" and one.kind != "qwen3_next"]
+sharing = [name for name, one in layouts.LAYOUTS.items() if one.batch != "even" and one.kind not in layouts.DELTA_NETS]
 sharing_layout = pytest.mark.parametrize("name", [*map(parameters, sharing)])
 other_layout = pytest.mark.parametrize("name", [*map(parameters, layouts.OTHERS)])
 
@@ -41,7 +41,7 @@ def test_the_export_is_the_source_to_the_bit(measured, folders, name):
 @every_layout
 def test_prompts_are_shared_but_with_losses_of_the_routers_or_gated_delta_nets(measured, name):
     layout = layouts.MEASURED[name]
-    if layout.megatron.get("moe_z_loss_coeff") or layout.kind == "qwen3_next":
+    if layout.megatron.get("moe_z_loss_coeff") or layout.kind in layouts.DELTA_NETS:
         assert measured(name)["shared"] is None
     elif name == "moe EP4, few sequences":  # three on four ranks: none has a neighbour
         assert measured(name)["shared"]["rows"] == 0
@@ -115,7 +115,7 @@ def test_gradient_of_every_parameter(measured, note, name, case):
     )
 
 
-@pytest.mark.parametrize("name", [parameters(name) for name in sharing if layouts.LAYOUTS[name].batch == "routed"])
+@pytest.mark.parametrize("name", [parameters(name) for name, one in layouts.LAYOUTS.items() if one.batch == "routed"])
 def test_recorded_routes(measured, name):
     expected = measured(layouts.MEASURED[name].reference)["routes"]
     assert all(expected) and measured(name)["routes"] == expected

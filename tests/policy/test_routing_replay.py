@@ -19,7 +19,7 @@ from megatron_sspo.rollout.engines import embedded
 from megatron_sspo.types import Prompt, Sampling
 
 SHAPE = ROUTERS["moe"]
-each_family = pytest.mark.parametrize("kind", ["moe", "mla", "gpt_oss"])
+each_family = pytest.mark.parametrize("kind", ["moe", "mla", "gpt_oss", "minimax", "qwen3_next"])
 
 
 def routed(batches, kind="moe"):
@@ -47,9 +47,9 @@ def force(model, routes):
     gates = [getattr(mlp, name) for mlp in mlps for name in ("gate", "router") if hasattr(mlp, name)]
     for gate, chosen in zip(gates, routes.unbind(1), strict=True):
 
-        def forward(hidden, gate=gate, chosen=chosen):
+        def forward(hidden, *biases, gate=gate, chosen=chosen):
             logits = F.linear(hidden.reshape(-1, gate.hidden_dim), gate.weight, getattr(gate, "bias", None))
-            has_sigmoid = hasattr(gate, "e_score_correction_bias")  # which is not in the weights
+            has_sigmoid = biases or hasattr(gate, "e_score_correction_bias")  # which is not in the weights
             scores = (logits.sigmoid() if has_sigmoid else logits.softmax(dim=-1)).gather(1, chosen)
             factor = getattr(gate, "routed_scaling_factor", 1.0)
             return logits, factor * scores / scores.sum(dim=-1, keepdim=True), chosen

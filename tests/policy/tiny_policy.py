@@ -18,6 +18,8 @@ from transformers import (
     GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MiniMaxM2Config,
+    MiniMaxM2ForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
     PreTrainedModel,
@@ -44,13 +46,16 @@ from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.lora import factors_of
 
 KINDS = ("moe", "dense", "tied", "one_group", "moe_shallow", "moe_odd", "qwen3", "qwen2", "mixtral", "glm4", "glm4_odd")
-KINDS += ("mla", "mla_odd", "mla_glm", "gpt_oss", "qwen3_next", "qwen3_5")
+KINDS += ("mla", "mla_odd", "mla_glm", "mla_kimi", "gpt_oss", "qwen3_next", "qwen3_5", "minimax")
 ROUTERS = {  # of the kinds that have a batch with routes
     "moe": RouterShape(num_layers=4, topk=2, num_experts=8),
     "glm4": RouterShape(num_layers=3, topk=2, num_experts=8),
     "glm4_odd": RouterShape(num_layers=4, topk=4, num_experts=16),
     "mla": RouterShape(num_layers=3, topk=4, num_experts=16),
     "gpt_oss": RouterShape(num_layers=4, topk=2, num_experts=8),
+    "minimax": RouterShape(num_layers=4, topk=2, num_experts=8),
+    "qwen3_next": RouterShape(num_layers=4, topk=2, num_experts=8),
+    "qwen3_5": RouterShape(num_layers=4, topk=2, num_experts=8),
 }
 VOCAB_SIZE = 97  # odd, so that two tensor-parallel ranks pad it
 TEMPERATURE = 0.7
@@ -117,17 +122,26 @@ def build(kind: str) -> PreTrainedModel:
         ranks = {"q_lora_rank": None if is_odd else 40, "kv_lora_rank": 24}
         heads = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 20, "num_key_value_heads": 4}
         groups = {"n_group": 1, "topk_group": 1} if is_odd else {"n_group": 4, "topk_group": 2}
-        experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 48, **groups}
+        experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 48}
         experts |= {"first_k_dense_replace": 1 - is_odd, "n_shared_experts": 1 + is_odd, "num_mtp_layers": 0}
         experts |= {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}  # which SGLang demands
         yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.0}
         yarn |= {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 16}
+        if kind == "mla_kimi":  # as Kimi-K2
+            groups = {"n_group": 1, "topk_group": 1, "num_attention_heads": 8, "num_key_value_heads": 8}
+            yarn |= {"factor": 32.0, "mscale": 1.0, "beta_fast": 1.0}
         rope = {"rope_parameters": None if is_odd else yarn, "rms_norm_eps": 1e-3 if is_odd else 1e-6}
         if kind == "mla_glm":  # as GLM-4.7-Flash
             rope = {"rope_parameters": None, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}
-            model = Glm4MoeLiteForCausalLM(Glm4MoeLiteConfig(**{**sizes, **ranks, **heads, **experts, **rope}))
+        fields = {**sizes, **ranks, **heads, **groups, **experts, **rope}
+        if kind == "mla_glm":
+            model = Glm4MoeLiteForCausalLM(Glm4MoeLiteConfig(**fields))
         else:
-            model = DeepseekV3ForCausalLM(DeepseekV3Config(**{**sizes, **ranks, **heads, **experts, **rope}))
+            model = DeepseekV3ForCausalLM(DeepseekV3Config(**fields))
+    elif kind == "minimax":
+        model = MiniMaxM2ForCausalLM(
+            MiniMaxM2Config(head_dim=16, rotary_dim=8, num_local_experts=8, num_experts_per_tok=2, **sizes)
+        )
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}
         model = MixtralForCausalLM(MixtralConfig(**experts, **sizes))
@@ -160,7 +174,7 @@ def save(kind: str, folder: Path) -> Path:
 
 def lora(kind: str, folder: Path) -> LoRA:
     """Returns adapters of all layers, to start from those of `save_adapter`."""
-    has_experts = kind.startswith(("mo", "mixtral", "glm4", "qwen3_next"))
+    has_experts = kind.startswith(("mo", "mixtral", "glm4", "minimax"))
     has_mlp = kind.startswith("glm4") or not (has_experts or kind == "gpt_oss")
     return LoRA(
         rank=8,

@@ -58,6 +58,17 @@ LLAMA = {
     "vocab_size": 128256,
 }
 GLM_4_5_AIR = {"architectures": ["Glm4MoeForCausalLM"], **read_json(KNOWN / "GLM-4.5-Air.json")}
+MINIMAX_M2 = QWEN3_30B_A3B | {
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax_m2",
+    "intermediate_size": 1536,
+    "num_local_experts": 256,
+    "rotary_dim": 64,
+    "use_qk_norm": True,
+    "qk_norm_type": "per_layer",
+    "scoring_func": "sigmoid",
+    "use_routing_bias": True,
+}
 QWEN3 = LLAMA | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2}
 WINDOW = {"use_sliding_window": True, "sliding_window": 8}
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -153,6 +164,20 @@ def test_old_and_new_config_fields_are_equivalent(checkpoint):
     assert family.transformer_fields(old) == family.transformer_fields(new)
     assert family.model_fields(old) == family.model_fields(new)
     assert family.rows(old, 97) == family.rows(new, 97)
+
+
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [({}, 0.5), ({"rotary_dim": None}, 1.0), ({"rope_parameters": {"partial_rotary_factor": 0.25}}, 0.25)],
+    ids=str,
+)
+def test_the_turned_part_of_minimax_heads_is_that_of_transformers(changes, share):
+    from transformers import AutoConfig
+
+    config = MINIMAX_M2 | changes
+    assert load_family(config).model_fields(config)["rotary_percent"] == share
+    theirs = AutoConfig.for_model(**copy.deepcopy(config)).rope_parameters
+    assert theirs.get("partial_rotary_factor", 1.0) == share
 
 
 @pytest.mark.parametrize("norm_topk_prob", [True, False])
@@ -323,6 +348,8 @@ def test_fields_that_every_family_refuses(base, field, value):
         (GLM_4_5_AIR, {"norm_topk_prob": False}, "norm_topk_prob False"),
         (GLM_4_5_AIR, {"n_group": 4, "topk_group": 2}, "num_experts_per_tok 8 and topk_group 2, .* by their best 4"),
         (GLM_4_5_AIR, {"first_k_dense_replace": -1}, "first_k_dense_replace -1; it must be a positive integer"),
+        (MINIMAX_M2, {"qk_norm_type": "per_head"}, "qk_norm_type 'per_head'"),
+        (MINIMAX_M2, {"use_routing_bias": False}, "use_routing_bias False"),
         (LLAMA, {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "each of full_attention"),
     ],
 )

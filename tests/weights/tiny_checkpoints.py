@@ -14,6 +14,8 @@ from transformers import (
     GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MiniMaxM2Config,
+    MiniMaxM2ForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
     Qwen2Config,
@@ -38,7 +40,7 @@ _SHAPE = {
 }
 
 KINDS = ("qwen3_moe", "llama", "llama_tied", "llama_one_group", "qwen3", "qwen2", "mixtral", "glm4_moe", "glm4_moe_odd")
-KINDS += ("deepseek_v3", "deepseek_v3_odd", "glm4_moe_lite", "gpt_oss", "qwen3_next", "qwen3_5_moe_text")
+KINDS += ("deepseek_v3", "deepseek_v3_odd", "glm4_moe_lite", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "minimax_m2")
 DIVISIBLE = tuple(kind for kind in KINDS if kind != "llama_one_group")  # those with 4 key-value heads
 
 
@@ -93,6 +95,9 @@ def build(kind: str, **sizes: int) -> PreTrainedModel:
     elif kind == "gpt_oss":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 4}
         model = GptOssForCausalLM(GptOssConfig(**{**_SHAPE, **sizes}, **experts, num_key_value_heads=4, head_dim=6))
+    elif kind == "minimax_m2":
+        experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
+        model = MiniMaxM2ForCausalLM(MiniMaxM2Config(**_SHAPE, **experts, num_key_value_heads=4, head_dim=6))
     elif kind == "mixtral":
         experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
         model = MixtralForCausalLM(MixtralConfig(**_SHAPE, **experts, num_key_value_heads=4, sliding_window=None))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, reduce_from_tensor_model_parallel_region
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.utils import is_layer_window_attention, make_sharded_tensors_for_checkpoint
 
@@ -40,6 +41,34 @@ class RMSNorm(torch.nn.RMSNorm):
         if not self.is_zero_centered:
             return super().forward(x)
         return F.rms_norm(x.float(), self.normalized_shape, 1 + self.weight.float(), self.eps).type_as(x)
+
+
+class NormOfQueries(RMSNorm):
+    """The norm of a token's queries of all heads together, x / √(mean of the squares of x + ε) · w.
+
+    A tensor-parallel rank has some of the heads, and the whole w: Megatron sums the gradients of `q_layernorm` and
+    `k_layernorm` over these ranks.
+    """
+
+    heads = "num_attention_heads"
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(config, hidden_size * getattr(config, self.heads), eps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the norm of x [T, 1, heads of this rank, d]."""
+        squares = x.float().square().sum(dim=(-2, -1), keepdim=True)
+        # the sum over all ranks, whose gradient is the sum of those of all ranks
+        squares = copy_to_tensor_model_parallel_region(reduce_from_tensor_model_parallel_region(squares))
+        rank = parallel_state.get_tensor_model_parallel_rank()
+        weight = self.weight.view(-1, *x.shape[-2:])[rank]
+        return (x.float() * torch.rsqrt(squares / self.weight.numel() + self.eps)).type_as(x) * weight
+
+
+class NormOfKeys(NormOfQueries):
+    """The norm of a token's keys of all heads together."""
+
+    heads = "num_query_groups"
 
 
 class PackedAttention(MegatronModule):
