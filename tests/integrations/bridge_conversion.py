@@ -60,30 +60,48 @@ def bridge(one_process: None) -> Any:
     mapping = importlib.import_module("megatron.bridge.models.conversion.param_mapping")
     mapping.AutoMapping.register_module_type("PackedAttention", "column")  # modules of the policy, with stock names
     mapping.AutoMapping.register_module_type("_Duplicated", "replicated")
-    _name_single_experts_of_glm(mapping)
+    mlp, names = "model.layers.*.mlp", ("gate_proj", "up_proj", "down_proj")
+    _name_single_experts(mapping, "glm.glm45_bridge:GLM45Bridge", mlp, *names)
+    moe, names = "model.layers.*.block_sparse_moe", ("w1", "w3", "w2")
+    _name_single_experts(mapping, "minimax_m2.minimax_m2_bridge:MiniMaxM2Bridge", moe, *names)
     return found
 
 
-def _name_single_experts_of_glm(mapping: Any) -> None:
-    """Adds the names that experts have without grouped kernels, which Megatron-Bridge 0.6.2 lacks for GLM alone."""
-    module = importlib.import_module("megatron.bridge.models.glm.glm45_bridge")
-    stock = module.GLM45Bridge.mapping_registry
-    expert, hf = "decoder.layers.*.mlp.experts.local_experts.*.", "model.layers.*.mlp.experts.*."
+def _name_single_experts(mapping: Any, registered: str, hf: str, gate: str, up: str, down: str) -> None:
+    """Adds the names that experts have without grouped kernels, which Megatron-Bridge 0.6.2 lacks for some families."""
+    module, name = registered.split(":")
+    family = getattr(importlib.import_module(f"megatron.bridge.models.{module}"), name)
+    stock, megatron, hf = (
+        family.mapping_registry,
+        "decoder.layers.*.mlp.experts.local_experts.*.linear_",
+        f"{hf}.experts.*",
+    )
 
     def registry(self: Any) -> Any:
         found = stock(self)
         gated = mapping.GatedMLPMapping(
-            megatron_param=f"{expert}linear_fc1.weight", gate=f"{hf}gate_proj.weight", up=f"{hf}up_proj.weight"
+            megatron_param=f"{megatron}fc1.weight", gate=f"{hf}.{gate}.weight", up=f"{hf}.{up}.weight"
         )
-        down = mapping.AutoMapping(megatron_param=f"{expert}linear_fc2.weight", hf_param=f"{hf}down_proj.weight")
-        return type(found)(*found.mappings, gated, down)
+        down_mapping = mapping.AutoMapping(megatron_param=f"{megatron}fc2.weight", hf_param=f"{hf}.{down}.weight")
+        return type(found)(*found.mappings, gated, down_mapping)
 
-    module.GLM45Bridge.mapping_registry = registry
+    family.mapping_registry = registry
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["qwen3_moe", "qwen3", "qwen2", "llama", "llama_tied", "glm4_moe", "glm4_moe_lite", "deepseek_v3", "gpt_oss"],
+    [
+        "qwen3_moe",
+        "qwen3",
+        "qwen2",
+        "llama",
+        "llama_tied",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "deepseek_v3",
+        "gpt_oss",
+        "minimax_m2",
+    ],
 )
 def test_both_convert_alike(bridge, tmp_path, kind):
     from megatron.core import dist_checkpointing
