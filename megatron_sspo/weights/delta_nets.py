@@ -5,7 +5,8 @@ from typing import Any
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights import decoder
 from megatron_sspo.weights.family import Config, ExpertNames, number, size
-from megatron_sspo.weights.table import Interleaved, ParameterMap, replicated, row_parallel
+from megatron_sspo.weights.sharding import Interleaved
+from megatron_sspo.weights.table import ParameterMap, replicated, row_parallel
 
 EXPERTS = ExpertNames(
     router="mlp.gate",

@@ -14,7 +14,8 @@ from hashlib import sha256
 import torch
 
 from megatron_sspo.errors import UserError
-from megatron_sspo.weights.table import EvenSplit, GatedQKV, ParameterMap, Read, Sharding
+from megatron_sspo.weights.sharding import EvenSplit, GatedQKV, Sharding
+from megatron_sspo.weights.table import ParameterMap, Read
 
 PREFIX = "base_model.model."  # of PEFT's names
 _TARGETS = {

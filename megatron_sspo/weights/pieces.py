@@ -8,7 +8,8 @@ from itertools import groupby
 import torch
 
 from megatron_sspo.processes import agree
-from megatron_sspo.weights.table import ParameterMap, Shape
+from megatron_sspo.weights.sharding import Shape
+from megatron_sspo.weights.table import ParameterMap
 
 SENT_TOGETHER = (".q_a_proj.", ".kv_a_proj_with_mqa.")
 """The projections to latents, which SGLang fuses; it forgets one that comes in another request than the other."""

@@ -236,7 +236,7 @@ COVERING |= {
     "mla routed": replace(_replay(kind="mla"), tokens=4096),
     "mla TP2 SP EP2, routes, recompute": _replay(TP2_SP_EP2, "mla", **RECOMPUTE),
     "qwen3_next routed": replace(_replay(kind="qwen3_next"), tokens=4096),
-    "qwen3_next TP2 SP EP2, routes, recompute": _replay(TP2_SP_EP2, "qwen3_next", **RECOMPUTE),
+    "qwen3_next EP2, routes, recompute": _replay(EP2, "qwen3_next", **RECOMPUTE),
 }
 LAYOUTS = COVERING | REPEATING
 

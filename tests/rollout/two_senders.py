@@ -28,7 +28,8 @@ def make_gather(rank: int):
     """Returns the plan of a model of which each rank has some parameters, and both have one."""
     from megatron_sspo.rollout.weight_sync.group import device
     from megatron_sspo.weights.gather import GatherPlan
-    from megatron_sspo.weights.table import ParameterMap, Sharding
+    from megatron_sspo.weights.sharding import Sharding
+    from megatron_sspo.weights.table import ParameterMap
 
     def row(name: str) -> ParameterMap:
         return ParameterMap(name=name, hf=(f"hf.{name}",), hf_shapes=((SIZE,),), sharding=Sharding())

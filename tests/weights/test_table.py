@@ -6,7 +6,8 @@ import torch
 from megatron_sspo.errors import UserError
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.formats.hf_folder import HFFolder
-from megatron_sspo.weights.table import Block, check_coverage, check_tied, gate_up, qkv, replicated, row_parallel, vocab
+from megatron_sspo.weights.sharding import Block
+from megatron_sspo.weights.table import check_coverage, check_tied, gate_up, qkv, replicated, row_parallel, vocab
 from tests.weights.tiny_checkpoints import DIVISIBLE, KINDS
 
 PADDED = {1: 97, 2: 98, 4: 100}

@@ -10,7 +10,8 @@ import torch
 
 from megatron_sspo.weights import decoder
 from megatron_sspo.weights.family import EXPERTS, Config, ExpertNames, Family, number, require, size
-from megatron_sspo.weights.table import FusedExpert, ParameterMap, column_parallel, replicated
+from megatron_sspo.weights.sharding import FusedExpert
+from megatron_sspo.weights.table import ParameterMap, column_parallel, replicated
 
 _ATTENTION = decoder.Attention(qkv_bias=True, default_groups=8, default_head_dim=64)
 _WIDTH = ExpertNames(router="", gate="", up="", down="", width="intermediate_size")

@@ -18,7 +18,8 @@ from megatron_sspo.files.reading import read_json
 from megatron_sspo.weights.formats.checkpoint_keys import CheckpointKeys, Location
 from megatron_sspo.weights.formats.model_folder import ModelFolder
 from megatron_sspo.weights.formats.torch_dist import GlobalTensor, Piece, read_index
-from megatron_sspo.weights.table import PaddedVocab, ParameterMap, list_mismatches
+from megatron_sspo.weights.sharding import PaddedVocab
+from megatron_sspo.weights.table import ParameterMap, list_mismatches
 
 # The keys of a checkpoint that are not of the model. The optimizer keys are Megatron-Core's.
 _NON_MODEL_KEY = re.compile(r"(chained_\d+\.)?optimizer\.|rng_state|rerun_state_machine_state|reference\.")
