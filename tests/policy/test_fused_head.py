@@ -42,7 +42,7 @@ def test_values_and_gradients_in_float64(blocks, rows, which, budget):
     assert not found["weight.grad"][VOCAB_SIZE:].any()
     found["weight.grad"] = found["weight.grad"][:VOCAB_SIZE]
     for name, tensor in found.items():
-        torch.testing.assert_close(tensor, wanted[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(tensor, wanted[name], rtol=0, atol=1e-11)
 
 
 def test_kept_logits_serve_one_backward_pass():
