@@ -8,6 +8,8 @@ import torch.distributed as dist
 from megatron_sspo.objective.divergence import with_rest
 from megatron_sspo.policy.head.log_probs import Gradient
 
+_LEAST = -100.0  # a log-prob that is as good as −∞
+
 
 class TopTokens:
     """The logits of the tokens [R, k], global ids that differ within a row, from blocks of columns."""
@@ -25,7 +27,8 @@ class TopTokens:
         """Returns log π of the tokens and of all others together, [R, k + 1]. A collective."""
         if group is not None:
             dist.all_reduce(self.logits, dist.ReduceOp.MAX, group=group)
-        return with_rest((self.logits - log_normalizer[:, None]) / temperature)
+        # a teacher with more embeddings may give tokens that the policy lacks
+        return with_rest(((self.logits - log_normalizer[:, None]) / temperature).clamp(min=_LEAST))
 
 
 class TopGradient:
