@@ -168,7 +168,8 @@ class Teacher:
     """On-policy distillation: Â_it becomes reward_weight · Â_it + coef · (log p_teacher(y_it) − log π_old(y_it)).
 
     Both log-probs are those of `rollouts.sampling.temperature`. Averaged over responses, the second term's gradient is
-    that of the reverse KL, KL(π_θ ‖ p_teacher), to the next token.
+    that of the reverse KL, KL(π_θ ‖ p_teacher), to the next token. With `top_k` the divergence itself takes the place
+    of the second term: coef · D(p_teacher, π_θ) of each token is added to the loss.
     """
 
     # a Hugging Face folder with the model's vocabulary, which the ranks hold in the run's layout and dtype; "": urls
@@ -178,6 +179,11 @@ class Teacher:
     # SGLang servers that have the teacher already; their key is in MEGATRON_SSPO_SERVER_KEY
     urls: Annotated[tuple[Line, ...], AsTuple] = ()
     coef: Positive = 1.0  # of the teacher's term
+    # D is a divergence over so many of the teacher's likeliest tokens and the others as one; 0: the sampled token alone
+    top_k: Amount = 0
+    # of D = β KL(p‖m) + (1 − β) KL(π_θ‖m), m = β p + (1 − β) π_θ, GKD's generalized Jensen-Shannon divergence; 0 is the
+    # forward KL(p‖π_θ), and 1 the reverse KL(π_θ‖p), the only one without top_k
+    beta: Share = 1.0
     reward_weight: NotNegative = 1.0  # of the reward's advantage; 0: from the teacher alone
 
     @property
@@ -382,6 +388,11 @@ def _contradictions_of_rollouts(run: Run, rollouts: Rollouts) -> Iterator[str]:
         yield (
             f"rollouts.sampling.temperature is {sampling.temperature}, and the log-probs that servers give a teacher's "
             "tokens are those of temperature 1: set it to 1, or name teacher.path alone, which the ranks then hold"
+        )
+    if run.teacher and run.teacher.beta != 1 and not run.teacher.top_k:
+        yield (
+            f"teacher.beta is {run.teacher.beta}, and the sampled token alone gives the reverse KL: set teacher.top_k "
+            "to how many of the teacher's likeliest tokens are compared, such as 64"
         )
     if rollouts.refills and run.teacher:
         yield (

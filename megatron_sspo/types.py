@@ -72,6 +72,10 @@ class Rollout(EqualByArrays):
     old_entropy: np.ndarray | None = None  # [n] float32: of π_old, where the objective needs it and π_old is not π_θ
     reference_log_probs: np.ndarray | None = None  # [n] float32: under the reference policy
     teacher_log_probs: np.ndarray | None = None  # [n] float32: under the teacher, if the run has one
+    # [n · k] int32 and float32: the teacher's k likeliest tokens at each token, and their log-probs, if the loss needs
+    # them; any k tokens of log-prob 0 for tokens that an environment wrote
+    teacher_top_tokens: np.ndarray | None = None
+    teacher_top_log_probs: np.ndarray | None = None
     # [tokens · layers · topk] uint8, or uint16 for more than 256 experts: the experts of the prompt's and response's
     # tokens (`batching/routes.py`), for routing replay
     routes: np.ndarray | None = None
@@ -90,6 +94,8 @@ class Rollout(EqualByArrays):
         converters = {
             "tokens": token_array,
             **{name: log_prob_array if name.endswith("log_probs") else number_array for name in TOKEN_VALUES},
+            "teacher_top_tokens": token_array,
+            "teacher_top_log_probs": log_prob_array,
             "routes": route_array,
         }
         for name, convert in converters.items():
@@ -240,7 +246,11 @@ class Endpoint:
     failure_reward: Finite = 0.0  # of an episode that is cancelled, or whose agent raises
 
 
-_STAND_INS = {"tokens": np.int32(-1), **dict.fromkeys(TOKEN_VALUES, np.float32(np.nan)), "routes": np.uint8(255)}
+_STAND_INS = {
+    **dict.fromkeys(("tokens", "teacher_top_tokens"), np.int32(-1)),
+    **dict.fromkeys((*TOKEN_VALUES, "teacher_top_log_probs"), np.float32(np.nan)),
+    "routes": np.uint8(255),
+}
 
 
 def _stand_in(name: str, length: int) -> np.ndarray:

@@ -134,6 +134,8 @@ def test_settings_that_nothing_reads_are_found(assignments, lines) -> None:
         ({"path": "t", "server": {}}, 0.7, "temperature is 0.7, .* those of temperature 1"),
         ({"path": "t", "server": {}}, 1.0, ""),
         ({"path": "t"}, 0.7, ""),
+        ({"path": "t", "beta": 0.5}, 1.0, "teacher.beta is 0.5, and the sampled token alone .* set teacher.top_k"),
+        ({"path": "t", "beta": 0.5, "top_k": 8}, 1.0, ""),
     ],
 )
 def test_who_holds_a_teacher(fields, temperature, message) -> None:

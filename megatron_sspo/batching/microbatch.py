@@ -39,6 +39,8 @@ class Microbatch:
     old_entropy: torch.Tensor | None  # [R] float32; None if the objective does not need it, or ρ = 1
     reference_log_probs: torch.Tensor | None  # [R] float32; None if neither a penalty nor the objective needs it
     teacher_log_probs: torch.Tensor | None  # [R] float32; None without a teacher
+    teacher_top_log_probs: torch.Tensor | None  # [R, k] float32: of the teacher's likeliest tokens; None without them
+    top_tokens: torch.Tensor | None  # [r, k] int64: these tokens
     uses: torch.Tensor  # [T/C] int32: the number of sequences that a token is part of; 0 for padding
     spans: tuple[tuple[Span, ...], ...]  # of each sequence, in the whole row; a shared prompt is in several
     pieces: Pieces | None = None  # what this rank's tokens attend to; None: each section attends to itself alone
@@ -101,6 +103,12 @@ def make_microbatch(
         return torch.from_numpy(values)[held] if context_size > 1 else torch.from_numpy(values)
 
     response_rows = share(row.is_response).nonzero()[:, 0]
+    top_tokens, top_log_probs = (
+        _concatenate_top(rollouts, masks, f"teacher_top_{of}") for of in ("tokens", "log_probs")
+    )
+    if top_tokens is not None and context_size > 1:
+        number = torch.from_numpy(row.is_response).cumsum(0) - 1  # of a response token in the whole row
+        top_tokens = top_tokens[number[held[response_rows]]]
     # the token after the last one of a part is another rank's, so next tokens are looked up in the whole row
     return Microbatch(
         tokens=share(row.tokens),
@@ -117,6 +125,8 @@ def make_microbatch(
         rollout_log_probs=_concatenate([rollout.rollout_log_probs for rollout in rollouts], masks),
         token_advantages=_concatenate_attribute(rollouts, masks, "token_advantages") if rollouts else None,
         **{name: _concatenate_attribute(rollouts, masks, name) for name in _MAY_BE_NONE},
+        teacher_top_log_probs=top_log_probs,
+        top_tokens=top_tokens,
         uses=share(row.uses),
         spans=plan.spans,
         pieces=pieces_of(plan.sections, context_rank, context_size) if max(sharing, default=1) > 1 else None,
@@ -172,6 +182,19 @@ def _concatenate_attribute(rollouts: Sequence[Rollout], masks: Sequence[Mask], n
     if found and len(found) != len(rollouts):
         raise ValueError(f"some rollouts of a batch have {name} and some have none")
     return _concatenate(found, masks) if found or not rollouts else None
+
+
+def _concatenate_top(rollouts: Sequence[Rollout], masks: Sequence[Mask], name: str) -> torch.Tensor | None:
+    """Returns the k values of every response token, [R, k], or None if the rollouts have none."""
+    if any(getattr(rollout, name) is None for rollout in rollouts):
+        return None
+    own = [
+        getattr(rollout, name).reshape(len(rollout.tokens), -1)[mask]
+        for rollout, mask in zip(rollouts, masks, strict=True)
+        if len(rollout.tokens)
+    ]
+    values = torch.from_numpy(np.concatenate(own)) if own else torch.empty(0, 0)
+    return values.long() if name == "teacher_top_tokens" else values
 
 
 def _concatenate(values: Sequence[np.ndarray], masks: Sequence[Mask]) -> torch.Tensor:

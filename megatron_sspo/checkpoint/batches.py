@@ -20,8 +20,9 @@ _JSON_FIELDS = ("finish_reason", "policy_version", "version_spans", "reward_part
 _TEXTS = ("text", "transcript")
 _FLAT = {  # the type of each field; numbers of experts are of the type of the largest
     "tokens": "int32",
+    "teacher_top_tokens": "int32",
     "routes": "uint8",
-    **dict.fromkeys(TOKEN_VALUES, "float32"),
+    **dict.fromkeys((*TOKEN_VALUES, "teacher_top_log_probs"), "float32"),
     **dict.fromkeys(_TEXTS, "uint8"),
 }
 _NONE = -1  # the length of a field that is None

@@ -18,7 +18,7 @@ from megatron_sspo.types import RolloutGroup
 
 _NAME = re.compile(r"update-(\d{6,})")
 _INCOMPLETE = ".update-*"
-_FORMAT = 5  # of state.json and batches.npz
+_FORMAT = 6  # of state.json and batches.npz
 LOOP_STATE = ("prompts", "cycles")  # names in a run's checkpoint in addition to its `State`
 INITIAL_WEIGHTS = "initial_weights"  # another, that of `ModelFolder.fingerprint` of the weights that the run began with
 TEACHER_WEIGHTS = "teacher_weights"  # another, the same of the teacher's weights; "" without a teacher

@@ -37,6 +37,7 @@ class ServedTeacher(SGLangEngine):
     def __init__(self, run: Run, folder: Path) -> None:
         assert run.teacher is not None
         teacher, is_driver = run.teacher, agree.is_main()
+        self._top_k = teacher.top_k
         # an override would hide from the server how the weights of its folder are quantized
         own = {"load_format": "auto", "json_model_override_args": "{}", **(teacher.server or {})}
         options = Options(
@@ -66,13 +67,18 @@ class ServedTeacher(SGLangEngine):
         Raises:
             UserError: too few servers are left, or they reject a sequence.
         """
-        values = [agree.run_on_rank_0(partial(self._score_batch, batch)) for batch in batches]
-        return [with_field(batch, "teacher_log_probs", of, ()) for batch, of in zip(batches, values, strict=True)]
+        taught = []
+        for batch in batches:
+            scores = agree.run_on_rank_0(partial(self._score_batch, batch))
+            for name in scores[0] if scores else ():
+                batch = with_field(batch, name, {index: of[name] for index, of in enumerate(scores)}, ())
+            taught.append(list(batch))
+        return taught
 
-    def _score_batch(self, batch: Batch) -> dict[int, np.ndarray]:
+    def _score_batch(self, batch: Batch) -> list[dict[str, np.ndarray]]:
         sequences = [(group.prompt, rollout, n) for n, group in enumerate(batch) for rollout in group.rollouts]
 
-        async def scores() -> list[np.ndarray]:
+        async def scores() -> list[dict[str, np.ndarray]]:
             supervision = asyncio.create_task(self._supervise())
             try:
                 return await asyncio.gather(*(self._score(*sequence) for sequence in sequences))
@@ -80,26 +86,39 @@ class ServedTeacher(SGLangEngine):
                 supervision.cancel()
 
         with _named():
-            return dict(enumerate(self._run(scores(), restart_failed=True)))
+            return self._run(scores(), restart_failed=True)
 
-    async def _score(self, prompt: Prompt, rollout: Rollout, number: int) -> np.ndarray:
+    async def _score(self, prompt: Prompt, rollout: Rollout, number: int) -> dict[str, np.ndarray]:
         tokens, start = rollout.tokens.tolist(), len(prompt.tokens) - 1
         content = {
             "input_ids": [*prompt.tokens, *tokens],
             "sampling_params": {"max_new_tokens": 0},
             "return_logprob": True,
             "logprob_start_len": start,
+            "top_logprobs_num": self._top_k,
         }
         if not tokens:
-            return np.zeros(0, np.float32)
+            return self._fields(np.zeros(0), np.zeros((0, 2)))
         async with self._slots:
             seconds = self._options.request_seconds
             answer = await self._requests.ask("/generate", content, number, seconds=seconds, remedy=_REMEDY)
-        rows = answer["meta_info"]["input_token_logprobs"][1:]  # the first is the prompt's last token
+        info = answer["meta_info"]
+        rows = info["input_token_logprobs"][1:]  # the first is the prompt's last token
         values = np.array([row[0] for row in rows], np.float32)
         if len(values) != len(tokens) or not np.isfinite(values).all():
             raise UserError(f"a server has not scored the tokens of prompt {prompt.id} that it was sent")
-        return np.where(rollout.response_mask(), values, np.float32(0))
+        own = rollout.response_mask()
+        top = [pair[:2] for row in info["input_top_logprobs"][1:] for pair in row] if self._top_k else []
+        pairs = np.where(own.repeat(self._top_k)[:, None], np.array(top).reshape(-1, 2), 0)
+        return self._fields(np.where(own, values, 0), pairs)
+
+    def _fields(self, values: np.ndarray, pairs: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the teacher's fields of a rollout from log-probs [n] and the likeliest (log-prob, token) [n·k, 2]."""
+        fields = {"teacher_log_probs": values.astype(np.float32)}
+        if self._top_k:
+            fields["teacher_top_log_probs"] = pairs[:, 0].astype(np.float32)
+            fields["teacher_top_tokens"] = pairs[:, 1].astype(np.int32)
+        return fields
 
     async def _supervise(self) -> None:
         """Checks the servers; one that has started again has loaded its weights itself."""

@@ -84,7 +84,9 @@ class Training:
         self.state.batches = self.policy.scatter(self.state.batches)
         if self._run.needs_reference and agree.run_on_rank_0(lambda: self._lacks("reference_log_probs")):
             self.state.batches = self.policy.reference_log_probs(self.state.batches)
-        if self._run.teacher and agree.run_on_rank_0(lambda: self._lacks("teacher_log_probs")):
+        teacher = self._run.teacher
+        needed = "teacher_top_tokens" if teacher and teacher.top_k else "teacher_log_probs"
+        if teacher and agree.run_on_rank_0(lambda: self._lacks(needed)):
             self.state.batches = self.teach(self.state.batches)
         self.checkpoints.newest = self.state.update
         return extra

@@ -17,7 +17,8 @@ from megatron.core.utils import unwrap_model
 from megatron_sspo.batching.microbatch import Microbatch
 from megatron_sspo.errors import UserError
 from megatron_sspo.objective import Correction, Penalties, Sums
-from megatron_sspo.objective.average import average_of
+from megatron_sspo.objective.average import average_of, shares_of
+from megatron_sspo.objective.divergence import generalized_jsd, with_rest
 from megatron_sspo.objective.inputs import needs_of
 from megatron_sspo.policy.head.fused import FusedHead
 from megatron_sspo.policy.head.head import forward_without_head, response_log_probs
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from megatron_sspo.run import Teacher
 
 Objective = Callable[..., Sums]
-Loss = Callable[[Microbatch, torch.Tensor, torch.Tensor], tuple[Any, ...]]
-"""(microbatch, log-probs [R], entropy [R]) -> what Megatron's schedule expects from a loss function."""
+Loss = Callable[..., tuple[Any, ...]]
+"""(microbatch, log-probs [R], entropy [R], others of `response_log_probs`) -> what Megatron's schedule expects."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -46,6 +47,7 @@ class ForwardStep:
     routing: "RoutingReplay | None" = None
     load: "RouterLoad | None" = None
     overlap_grad_reduce: bool = False
+    top_k: int = 0  # above 0: the loss gets the likeliest tokens
 
     def __call__(self, microbatches: Iterator[Microbatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         """Returns the output of this pipeline stage, and the loss function that the schedule calls on the last one."""
@@ -83,7 +85,7 @@ class ForwardStep:
 
     def loss_from_hidden(self, microbatch: Microbatch, chunk: Any, hidden: torch.Tensor) -> tuple[Any, ...]:
         """Returns the loss of a microbatch from the model's output, as Megatron's schedule expects it."""
-        log_probs, entropy = response_log_probs(
+        values = response_log_probs(
             hidden,
             chunk,
             microbatch,
@@ -92,13 +94,12 @@ class ForwardStep:
             group=_shared(parallel_state.get_tensor_model_parallel_group()),
             overlap_grad_reduce=self.overlap_grad_reduce,
             head=self.head,
+            top_k=self.top_k,
         )
         if (group := _shared(parallel_state.get_context_parallel_group())) is not None:
-            log_probs, entropy = (
-                _gather_responses(values, microbatch.context_counts, microbatch.context_order, group)
-                for values in (log_probs, entropy)
-            )
-        return self.loss(microbatch, log_probs, entropy)
+            counts, order = microbatch.context_counts, microbatch.context_order
+            values = [_gather_responses(of_rank, counts, order, group) for of_rank in values]
+        return self.loss(microbatch, *values)
 
 
 def _gather_responses(
@@ -108,12 +109,12 @@ def _gather_responses(
 
     Every rank has to call this, even if it has no response token. All ranks then compute the same from the result, so
     the backward pass is a slice (`tensor_parallel_output_grad=False`): each rank keeps the gradient of its own values.
-    A sum over the C ranks would count each gradient C times. The values of this rank are [r], and the result [R];
-    `counts` and `order` are those of `gather_order`.
+    A sum over the C ranks would count each gradient C times. The values of this rank are [r] or [r, k], and the result
+    is [R] or [R, k]; `counts` and `order` are those of `gather_order`.
     """
-    padded = F.pad(values, (0, max(counts) - len(values)))
+    padded = F.pad(values, (0, 0) * (values.dim() - 1) + (0, max(counts) - len(values)))
     gathered = gather_from_sequence_parallel_region(padded, tensor_parallel_output_grad=False, group=group)
-    by_rank = gathered.view(len(counts), -1)
+    by_rank = gathered.view(len(counts), max(counts), *values.shape[1:])
     return torch.cat([row[:count] for row, count in zip(by_rank, counts, strict=True)])[order]
 
 
@@ -136,9 +137,10 @@ def _count_tokens() -> None:
     router.get_tokens_per_expert_and_token_count = count_whole
 
 
-def report_token_values(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:
-    """Returns log-probs and entropies as metrics; the loss function of a forward pass without a loss."""
-    return log_probs.sum(), {"log_probs": log_probs.detach(), "entropy": entropy.detach()}
+def report_token_values(microbatch: Microbatch, *values: torch.Tensor) -> tuple[Any, ...]:
+    """Returns the values of tokens as metrics; the loss function of a forward pass without a loss."""
+    names = ("log_probs", "entropy", "top_log_probs", "top_tokens")
+    return values[0].sum(), dict(zip(names, (of.detach() for of in values), strict=False))
 
 
 def loss_scale(*, num_microbatches: int, divisor: float) -> float:
@@ -163,7 +165,7 @@ def policy_loss(
     """Returns the loss hook: −Σ_i a_i w_i Â_i + penalties, times `scale`.
 
     Args:
-        teacher: how advantages are made of the rewards' and of the teacher's log-probs, which all rollouts then have.
+        teacher: what the teacher's log-probs, which all rollouts then have, add to the advantages or to the loss.
         scale: the factor from `loss_scale`.
 
     Returns:
@@ -174,7 +176,9 @@ def policy_loss(
     average, needs = average_of(objective), needs_of(objective)
     has_reference = penalties.kl_coef > 0 or "reference_log_probs" in needs
 
-    def loss(microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor) -> tuple[Any, ...]:
+    def loss(
+        microbatch: Microbatch, log_probs: torch.Tensor, entropy: torch.Tensor, top: torch.Tensor | None = None
+    ) -> tuple[Any, ...]:
         old = microbatch.old_log_probs
         if old is None:
             old = log_probs.detach()
@@ -185,7 +189,7 @@ def policy_loss(
             assert microbatch.teacher_log_probs is not None
             of_reward = microbatch.segments.spread(microbatch.advantages) if advantages is None else advantages
             distance = microbatch.teacher_log_probs - old
-            advantages = teacher.reward_weight * of_reward + teacher.coef * distance
+            advantages = teacher.reward_weight * of_reward + (0 if teacher.top_k else teacher.coef * distance)
         sums = _evaluate(objective, corrected, old, microbatch, advantages, inputs)
         if log_probs.requires_grad and not sums.loss.requires_grad:  # the other ranks would wait in the backward pass
             raise UserError(
@@ -195,12 +199,19 @@ def policy_loss(
         reference = microbatch.reference_log_probs
         penalty = penalties(log_probs, entropy, reference, microbatch.segments, average)
         total = sums.loss + penalty
+        if teacher is not None and teacher.top_k:
+            assert top is not None and microbatch.teacher_top_log_probs is not None
+            divergence = generalized_jsd(with_rest(microbatch.teacher_top_log_probs), top, teacher.beta)
+            shares = shares_of(average, microbatch.segments)
+            total = total + teacher.coef * (shares * microbatch.segments.mean(divergence)).sum()
         if advantages is None:
             advantages = microbatch.segments.spread(microbatch.advantages)
         log_ratio = (corrected - old).detach()
         tokens = {"log_ratio": log_ratio, **sums.tokens, "advantage": advantages, "entropy": entropy.detach()}
         if teacher is not None:
             tokens["teacher_difference"] = distance
+            if teacher.top_k:
+                tokens["teacher_divergence"] = divergence.detach()
         if microbatch.rollout_log_probs is not None:
             tokens["engine_difference"] = old - microbatch.rollout_log_probs
         if has_reference and reference is not None:  # a microbatch without sequences has values of all kinds

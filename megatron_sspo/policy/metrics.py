@@ -24,7 +24,8 @@ class UpdateRecord:
     penalty: float = 0.0  # the part of the loss that `Penalties` adds
     router: Mapping[str, float] = field(default_factory=dict)  # metrics of the routers: see `RouterLoad`
     # [R] each: log_ratio, advantage, entropy, engine_difference; reference_difference if there is a reference policy,
-    # teacher_difference (log p_teacher − log π_old) if there is a teacher, token_weight if the objective reports it
+    # teacher_difference (log p_teacher − log π_old) if there is a teacher, teacher_divergence if it adds one to the
+    # loss, token_weight if the objective reports it
     tokens: Mapping[str, torch.Tensor]
     sequences: Mapping[str, torch.Tensor]  # [S] each: sequence_weight if the objective reports it
     order: Sequence[int]  # [S]: the index in the batch of each of the sequences
@@ -116,6 +117,8 @@ def _divergences(record: UpdateRecord) -> dict[str, float]:
         found["policy/kl_reference"] = _mean(difference.double().expm1() - difference.double())
     if (difference := record.tokens.get("teacher_difference")) is not None:
         found["policy/kl_teacher"] = -_mean(difference)
+    if (divergence := record.tokens.get("teacher_divergence")) is not None:
+        found["policy/teacher_divergence"] = _mean(divergence)
     return found
 
 

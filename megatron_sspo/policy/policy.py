@@ -213,15 +213,17 @@ class Policy:
         return [weight for chunk in self._reference for weight in chunk.values()]
 
     def teacher_log_probs(self, batches: Sequence[Batch]) -> list[list[RolloutGroup]]:
-        """Returns the batches with the teacher's log-prob of every response token.
+        """Returns the batches with the teacher's log-prob of every response token, and its likeliest tokens' if needed.
 
         Each rank gets the values of the same sequences as in `old_log_probs`.
         """
         assert self._teacher is not None
-        found = [self._teacher.log_probs(self._schedule.rank_batch(batch, replay=False)) for batch in batches]
-        return [
-            _with_token_values(batch, "teacher_log_probs", values) for batch, values in zip(batches, found, strict=True)
-        ]
+        taught = []
+        for batch in batches:
+            for name, values in self._teacher.log_probs(self._schedule.rank_batch(batch, replay=False)).items():
+                batch = _with_token_values(batch, name, values)
+            taught.append(list(batch))
+        return taught
 
     def teacher_fingerprint(self) -> str:
         """Returns the checksum of the teacher's weights; "" without a teacher. For one rank."""

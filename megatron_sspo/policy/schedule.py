@@ -139,11 +139,14 @@ class Schedule:
         order = [i for of_rank in indices for chosen in of_rank for i in chosen]
         return RankBatch(sequences, members, order, microbatches)
 
-    def run(self, rank_batch: RankBatch, loss: Loss, *, forward_only: bool, record: bool = False) -> list[Report]:
+    def run(
+        self, rank_batch: RankBatch, loss: Loss, *, forward_only: bool, record: bool = False, top_k: int = 0
+    ) -> list[Report]:
         """Returns the loss function's report of each microbatch on the last pipeline stage, and no reports elsewhere.
 
         Args:
             record: whether to record the routes that the tokens take.
+            top_k: the number of likeliest tokens of which the loss function gets the log-probs.
         """
         step = self.step(
             loss=loss,
@@ -152,6 +155,7 @@ class Schedule:
             routing=self._routing,
             load=self._load,
             overlap_grad_reduce=not forward_only and self._chunks[0].ddp_config.overlap_grad_reduce,
+            top_k=top_k,
         )
         microbatches = rank_batch.microbatches
         mode: Mode | None = "record" if record else "replay" if microbatches[0].routes is not None else None
@@ -169,14 +173,15 @@ class Schedule:
             )
 
     def token_values(
-        self, rank_batch: RankBatch, names: Sequence[str], *, record: bool = False
+        self, rank_batch: RankBatch, names: Sequence[str], *, record: bool = False, top_k: int = 0
     ) -> list[dict[int, np.ndarray]]:
         """Returns values of π_θ at the responses that this rank holds, by index, with 0 at tokens of an environment.
 
         Args:
-            names: `log_probs` and `entropy`, in the order in which they are returned.
+            names: `log_probs` and `entropy`, in the order in which they are returned; with `top_k` also `top_log_probs`
+                and `top_tokens`, of which each token has k.
         """
-        reports = self.run(rank_batch, report_token_values, forward_only=True, record=record)
+        reports = self.run(rank_batch, report_token_values, forward_only=True, record=record, top_k=top_k)
         return [self._holders.spread(_by_index(rank_batch, reports, name)) for name in names]
 
     def gather_routes(self, rank_batch: RankBatch) -> tuple[dict[int, np.ndarray], list[int]]:
@@ -208,8 +213,10 @@ def _by_index(rank_batch: RankBatch, reports: Sequence[Report], name: str) -> di
         lengths = [rank_batch.sequences[i][1].num_response_tokens for i in members]
         for index, values in zip(members, report[name].cpu().split(lengths), strict=True):
             mask = rank_batch.sequences[index][1].response_mask()
-            found[index] = np.zeros(len(mask), dtype=np.float32)
-            found[index][mask] = values.numpy()
+            own = values.numpy()
+            of_tokens = np.zeros((len(mask), *own.shape[1:]), own.dtype)
+            of_tokens[mask] = own
+            found[index] = of_tokens.reshape(-1)
     return found
 
 

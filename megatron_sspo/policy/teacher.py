@@ -34,6 +34,7 @@ class TeacherModel:
     """The model of `Run.teacher`; between passes its weights are in the host's memory. Building one is a collective."""
 
     def __init__(self, run: Run, path: Path, makers: "Makers", *, share_prompts: bool) -> None:
+        self._top_k = run.teacher.top_k if run.teacher else 0
         self.folder = makers.open_folder(path)
         config = self.folder.config
         family = load_family(config, self.folder.config_folder)
@@ -54,10 +55,12 @@ class TeacherModel:
         )
 
     @torch.no_grad()
-    def log_probs(self, rank_batch: RankBatch) -> dict[int, np.ndarray]:
-        """Returns log p of the response tokens that this rank holds, by the index of the rollout. A collective."""
+    def log_probs(self, rank_batch: RankBatch) -> dict[str, dict[int, np.ndarray]]:
+        """Returns the teacher's fields of the rollouts that this rank holds, by their indices. A collective."""
+        names = ["log_probs", *(["top_log_probs", "top_tokens"] if self._top_k else [])]
         with self._on_device():
-            return self._schedule.token_values(rank_batch, ["log_probs"])[0]
+            values = self._schedule.token_values(rank_batch, names, top_k=self._top_k)
+        return {f"teacher_{name}": found for name, found in zip(names, values, strict=True)}
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:

@@ -155,8 +155,8 @@ def test_a_checkpoint_that_lacks_a_part(tmp_path: Path, part: str) -> None:
         ("state.json", b'{"update": 1'),
         ("state.json", b"{}"),
         ("state.json", b"\xff\xfe\x00"),
-        ("state.json", b'{"format": 5, "update": 1, "batch_sizes": [1], "cycles": {}}'),
-        ("state.json", b'{"format": 5, "update": 1, "batch_sizes": [2]}'),
+        ("state.json", b'{"format": 6, "update": 1, "batch_sizes": [1], "cycles": {}}'),
+        ("state.json", b'{"format": 6, "update": 1, "batch_sizes": [2]}'),
         ("batches.npz", b""),
         ("batches.npz", b"\x00\x00"),
     ],
@@ -197,7 +197,7 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, change, found
     del numbers["format"]
     (path / "state.json").write_text(json.dumps({**numbers, **change}))
     (path / "batches.npz").unlink()  # other formats have other files
-    with pytest.raises(UserError, match=f"has format {found}, and this version of megatron_sspo reads format 5: "):
+    with pytest.raises(UserError, match=f"has format {found}, and this version of megatron_sspo reads format 6: "):
         read_checkpoint(path)
 
 

@@ -466,9 +466,13 @@ def _with_shared_prompts(policy: Any, batch: Any, reference: Path) -> dict[str, 
 
 
 def _teacher(kind: str, folder: Path) -> Teacher:
-    """Returns a teacher of another architecture than the policy's; one without experts where tensor ranks may be."""
+    """Returns a teacher of another architecture than the policy's; one without experts where tensor ranks may be.
+
+    That of "moe" adds a divergence over its likeliest tokens to the loss, and others a term to the advantages.
+    """
     other = "glm4" if kind == "moe" else "tied" if kind == "dense" else "dense"
-    return Teacher(path=str(folder.with_name(other)), coef=0.3, reward_weight=0.5)
+    top: dict[str, Any] = {"top_k": 5, "beta": 0.5} if kind == "moe" else {}
+    return Teacher(path=str(folder.with_name(other)), coef=0.3, reward_weight=0.5, **top)
 
 
 def _of_teacher(batch: Any) -> list[list[float]]:

@@ -15,6 +15,7 @@ from vocab_parallel import (
     scalar,
 )
 
+from megatron_sspo.objective.divergence import generalized_jsd, with_rest
 from megatron_sspo.policy.head import fused as fused_head
 from megatron_sspo.policy.head.fused import fused_log_probs_and_entropy
 
@@ -42,7 +43,18 @@ def test_values_and_gradients_in_float64(blocks, rows, which, budget):
     assert not found["weight.grad"][VOCAB_SIZE:].any()
     found["weight.grad"] = found["weight.grad"][:VOCAB_SIZE]
     for name, tensor in found.items():
-        torch.testing.assert_close(tensor, wanted[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(tensor, wanted[name], rtol=0, atol=1e-11)
+
+
+def test_a_token_that_the_vocabulary_lacks_is_as_good_as_impossible():
+    given = inputs(3, torch.float64)
+    tokens = torch.tensor([[VOCAB_SIZE, 5]] * 3)
+    options = {"temperature": TEMPERATURE, "vocab_size": VOCAB_SIZE, "top_tokens": tokens}
+    hidden = given["hidden"].requires_grad_()
+    *_, top = fused_log_probs_and_entropy(hidden, given["weight"], given["labels"], **options)
+    assert top[:, 0].tolist() == [-100.0] * 3
+    generalized_jsd(with_rest(torch.tensor([[-30.0, -0.7]] * 3)), top, 0.5).sum().backward()
+    assert torch.isfinite(hidden.grad).all() and hidden.grad.any()
 
 
 def test_kept_logits_serve_one_backward_pass():

@@ -74,6 +74,53 @@ def test_gradient_is_that_of_the_formula(folders, device, batches, objective, on
         assert update_metrics(record)["policy/kl_teacher"] == pytest.approx(expected, rel=1e-5)
 
 
+def jsd(p, q, beta):
+    """β KL(p‖m) + (1 − β) KL(q‖m) of probabilities, or KL(p‖q) at 0 and KL(q‖p) at 1."""
+
+    def kl(a, b):
+        return (a * (a / b).log()).sum(dim=1)
+
+    m = beta * p + (1 - beta) * q
+    return kl(p, q) if beta == 0 else kl(q, p) if beta == 1 else beta * kl(p, m) + (1 - beta) * kl(q, m)
+
+
+def naive_divergence(student, teacher, batch, k, beta):
+    """(1/N) Σ_i (1/|y_i|) Σ_t D of the teacher's k likeliest tokens, and of all others as one where k leaves some."""
+    losses = []
+    for group in batch:
+        for rollout in group.rollouts:
+            tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens.tolist()]])
+            rows = slice(len(group.prompt.tokens) - 1, tokens.shape[1] - 1)
+            logits = (model(tokens).logits[0, rows] for model in (teacher, student))
+            p, q = (torch.softmax(of / tiny_policy.TEMPERATURE, dim=-1) for of in logits)
+            if k < p.size(1):
+                top = p.topk(k).indices
+                p, q = (torch.cat([of.gather(1, top), of.scatter(1, top, 0).sum(1, keepdim=True)], 1) for of in (p, q))
+            terms = jsd(p.detach(), q, beta)[torch.tensor(rollout.response_mask())]
+            losses.append(terms.sum() / max(1, rollout.num_response_tokens))
+    return torch.stack(losses).sum() / len(losses)
+
+
+@pytest.mark.parametrize(("beta", "k", "reward_weight"), [(0.0, 5, 1.0), (0.3, 5, 0.0), (1.0, 5, 0.0), (0.5, 200, 1.0)])
+def test_gradient_of_a_divergence_is_that_of_the_formula(folders, device, batches, beta, k, reward_weight):
+    options = {"coef": 0.3, "reward_weight": reward_weight, "beta": beta, "top_k": k}
+    policy = make_policy(folders, device, "moe", "qwen2", **options)
+    batch, student, teacher = read_batch(batches["moe"]), reference(folders["moe"]), reference(folders["qwen2"])
+    (taught,) = policy.teacher_log_probs([batch])
+    noted = policy.old_log_probs(taught)  # the passes of other values take no notice of the tokens
+    record = policy.update(taught, grpo(0.2, 0.2))
+    divergence = naive_divergence(student, teacher, batch, k, beta)
+    loss = 0.3 * divergence + naive(student, teacher, batch, 0.0, reward_weight, on_policy=False)
+    assert_same_gradients(gradients(policy), reference_gradients(student, loss))
+    assert record.loss == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert update_metrics(record)["policy/teacher_divergence"] > 0
+    (without,) = make_policy(folders, device, "moe", "qwen2").teacher_log_probs([batch])
+    for one, other, old in zip(*map(rollouts_of, (taught, without, noted)), strict=True):
+        assert one.teacher_log_probs.tolist() == other.teacher_log_probs.tolist()
+        assert len(one.teacher_top_tokens) == len(one.tokens) * min(k, tiny_policy.VOCAB_SIZE)
+        assert len(old.old_log_probs) == len(one.tokens)
+
+
 def test_estimated_memory_is_that_of_its_weights(folders, device):
     policy = make_policy(folders, device, "dense", "glm4")
     weights = sum(parameter.nbytes for chunk in policy._teacher.chunks for parameter in chunk.parameters())

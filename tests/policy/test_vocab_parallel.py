@@ -6,7 +6,7 @@ import pytest
 import torch
 import vocab_parallel
 from launcher import launch
-from vocab_parallel import BUDGETS, GRADIENTS, SHAPES, VOCAB_SIZE, expected
+from vocab_parallel import BUDGETS, GRADIENTS, LIKELIEST, SHAPES, VOCAB_SIZE, expected, expected_likeliest
 
 pytestmark = pytest.mark.slow
 
@@ -34,4 +34,12 @@ def test_two_ranks(two_ranks, rows, width, which, budget):
         else:
             assert torch.equal(tensor, second[name])
             found = tensor
-        torch.testing.assert_close(found, wanted[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(found, wanted[name], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("k", LIKELIEST)
+@pytest.mark.parametrize(("rows", "width"), SHAPES)
+def test_likeliest_tokens_of_two_ranks(two_ranks, rows, width, k):
+    for ranks in two_ranks:
+        for found, wanted in zip(ranks[rows, k], expected_likeliest(rows, k), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)

@@ -10,13 +10,21 @@ from typing import Any
 import torch
 
 VOCAB_SIZE, HIDDEN, TEMPERATURE = 97, 16, 0.7
-GRADIENTS = ("log-probs", "entropy", "both")
+GRADIENTS = ("log-probs", "entropy", "both", "top", "all")
+_WITH_TOP = ("top", "all")
+TOP = 5  # given tokens of each row, with the label in every other row
 
 
-def naive(logits: torch.Tensor, labels: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+def naive(
+    logits: torch.Tensor, labels: torch.Tensor, temperature: float, top: torch.Tensor | None = None
+) -> tuple[torch.Tensor, ...]:
     distribution = torch.log_softmax(logits / temperature, dim=1)
     entropy = -(distribution.exp() * distribution).sum(dim=1)
-    return distribution.gather(1, labels[:, None])[:, 0], entropy
+    values = distribution.gather(1, labels[:, None])[:, 0], entropy
+    if top is None:
+        return values
+    rest = distribution.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+    return *values, torch.cat([distribution.gather(1, top), rest], dim=1)
 
 
 def inputs(num_rows: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -29,14 +37,21 @@ def inputs(num_rows: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     weight = normal(2 * VOCAB_SIZE, HIDDEN)
     weight[VOCAB_SIZE:] = 5
     labels = torch.randint(0, VOCAB_SIZE, (num_rows,), generator=generator)
-    return {"hidden": normal(num_rows, HIDDEN), "weight": weight, "labels": labels, "g": normal(num_rows).double()}
+    given = {"hidden": normal(num_rows, HIDDEN), "weight": weight, "labels": labels, "g": normal(num_rows).double()}
+    chosen = torch.rand(num_rows, VOCAB_SIZE, generator=generator)
+    chosen[torch.arange(0, num_rows, 2), labels[::2]] = 2
+    return {**given, "top": chosen.topk(TOP).indices}
 
 
-def scalar(which: str, log_probs: torch.Tensor, entropy: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-    """Returns a loss that gives g to the log-probs, to the entropies or, reversed, to both."""
+def scalar(which: str, log_probs: torch.Tensor, entropy: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+    """Returns a loss that gives g to the log-probs, reversed to the entropies, or multiples of it to the top's."""
+    *of_top, g = more
     g = g.to(log_probs.dtype)
-    by_log_probs, by_entropy = (log_probs * g).sum(), (entropy * g.flip(0)).sum()
-    return {"log-probs": by_log_probs, "entropy": by_entropy, "both": by_log_probs + by_entropy}[which]
+    terms = {"log-probs": (log_probs * g).sum(), "entropy": (entropy * g.flip(0)).sum()}
+    for top in of_top:
+        terms["top"] = (top * g[:, None] * torch.arange(-2, TOP - 1)).sum()
+    wanted = {"both": ["log-probs", "entropy"], "all": terms}.get(which, [which])
+    return torch.stack([terms[name] for name in wanted]).sum()
 
 
 def expected(num_rows: int, which: str) -> dict[str, torch.Tensor]:
@@ -44,9 +59,14 @@ def expected(num_rows: int, which: str) -> dict[str, torch.Tensor]:
     given = inputs(num_rows, torch.float64)
     hidden = given["hidden"].requires_grad_()
     weight = given["weight"][:VOCAB_SIZE].clone().requires_grad_()
-    log_probs, entropy = naive(hidden @ weight.t(), given["labels"], TEMPERATURE)
-    scalar(which, log_probs, entropy, given["g"]).backward()
-    found = {"log_probs": log_probs, "entropy": entropy, "hidden.grad": hidden.grad, "weight.grad": weight.grad}
+    values = naive(hidden @ weight.t(), given["labels"], TEMPERATURE, given["top"] if which in _WITH_TOP else None)
+    scalar(which, *values, given["g"]).backward()
+    return _found(values, hidden, weight)
+
+
+def _found(values: tuple[torch.Tensor, ...], hidden: torch.Tensor, weight: torch.Tensor) -> dict[str, Any]:
+    found: dict[str, Any] = dict(zip(("log_probs", "entropy", "top"), values, strict=False))
+    found |= {"hidden.grad": hidden.grad, "weight.grad": weight.grad}
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
@@ -64,7 +84,7 @@ def run_fused(
     given = inputs(num_rows, torch.float64)
     hidden = given["hidden"].requires_grad_()
     weight = given["weight"][rank * width : (rank + 1) * width].clone().requires_grad_()
-    log_probs, entropy = fused_log_probs_and_entropy(
+    values = fused_log_probs_and_entropy(
         hidden,
         weight,
         given["labels"],
@@ -72,14 +92,33 @@ def run_fused(
         vocab_size=VOCAB_SIZE,
         group=group,
         memory_budget_bytes=budget,
+        top_tokens=given["top"] if which in _WITH_TOP else None,
     )
-    scalar(which, log_probs, entropy, given["g"]).backward()
-    found = {"log_probs": log_probs, "entropy": entropy, "hidden.grad": hidden.grad, "weight.grad": weight.grad}
-    return {name: tensor.detach() for name, tensor in found.items()}
+    scalar(which, *values, given["g"]).backward()
+    return _found(values, hidden, weight)
+
+
+def run_likeliest(num_rows: int, width: int, k: int, rank: int, group: Any) -> tuple[torch.Tensor, ...]:
+    """Runs the search of the likeliest tokens on this rank's `width` rows of the weight."""
+    from megatron_sspo.policy.head.fused import likeliest
+
+    given = inputs(num_rows, torch.float64)
+    weight = given["weight"][rank * width : (rank + 1) * width]
+    options: Any = {"temperature": TEMPERATURE, "vocab_size": VOCAB_SIZE, "group": group}
+    return likeliest(given["hidden"], weight, given["labels"], k, **options)
+
+
+def expected_likeliest(num_rows: int, k: int) -> tuple[torch.Tensor, ...]:
+    """Returns what `run_likeliest` finds, by the formula."""
+    given = inputs(num_rows, torch.float64)
+    logits = given["hidden"] @ given["weight"][:VOCAB_SIZE].t()
+    top = torch.log_softmax(logits / TEMPERATURE, dim=1).topk(min(k, VOCAB_SIZE))
+    return *naive(logits, given["labels"], TEMPERATURE), top.values, top.indices
 
 
 # (rows, columns of a rank): ragged; a second rank with only padding; no rows
 SHAPES = ((37, 49), (5, 97), (0, 49))
+LIKELIEST = (1, 40, 200)  # fewer and more than a block, and than the vocabulary, has tokens
 BUDGETS = {"recompute": 0, "save some": 10_000, "save": 1 << 30}
 
 
@@ -97,6 +136,8 @@ def main(results: Path) -> None:
         for which in GRADIENTS:
             for mode, budget in BUDGETS.items():
                 found[rows, which, mode] = run_fused(rows, width, which, budget, rank, group)
+        for k in LIKELIEST:
+            found[rows, k] = run_likeliest(rows, width, k, rank, group)
     torch.save(found, results / f"rank{rank}.pt")
     dist.destroy_process_group()
 

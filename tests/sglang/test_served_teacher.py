@@ -19,6 +19,7 @@ from tests.policy import tiny_policy
 from tests.policy.tiny_policy import log_probs, make_run, read_batch, reference, save_batch
 
 KILLED_AFTER = 5  # answers
+K = 7
 
 
 def served(folders, run_folder, student="moe", **teacher):
@@ -33,6 +34,23 @@ def check(model, groups):
             with torch.no_grad():
                 expected = log_probs(model, group.prompt, rollout)
             torch.testing.assert_close(torch.tensor(rollout.teacher_log_probs), expected, rtol=0, atol=1e-4)
+
+
+def check_top(model, groups):
+    """Compares the log-probs of the likeliest tokens with the largest of Transformers' distribution."""
+    for group in groups:
+        for rollout in group.rollouts:
+            tokens = torch.tensor([[*group.prompt.tokens, *rollout.tokens.tolist()]])
+            with torch.no_grad():
+                distribution = torch.log_softmax(model(tokens).logits[0], dim=-1)[len(group.prompt.tokens) - 1 : -1]
+            own = torch.tensor(rollout.response_mask(), dtype=torch.bool)
+            found, top = (
+                torch.tensor(values).reshape(len(own), K)
+                for values in (rollout.teacher_top_log_probs, rollout.teacher_top_tokens)
+            )
+            torch.testing.assert_close(found[own], distribution[own].topk(K).values, rtol=0, atol=1e-4)
+            torch.testing.assert_close(found[own], distribution.gather(1, top.long())[own], rtol=0, atol=1e-4)
+            assert not found[~own].any()
 
 
 def words_exchanged(folder, copy):
@@ -73,6 +91,9 @@ def test_a_served_teacher_scores_like_transformers_and_survives_its_server(folde
         monkeypatch.setenv("MEGATRON_SSPO_SERVER_KEY", teacher.key)
         other = served(folders, tmp_path, urls=[server.client.url])
         check(model, other.log_probs([batch])[0])
+        likeliest = served(folders, tmp_path, urls=[server.client.url], top_k=K)
+        check_top(model, likeliest.log_probs([batch])[0])
+        likeliest.close()
         with pytest.raises(UserError, match=r"^teacher: a server's tokenizer has another vocabulary"):
             served({"moe": words_exchanged(folders["moe"], tmp_path / "other")}, tmp_path, urls=[server.client.url])
         tokens = np.full(200, 5, np.int32)

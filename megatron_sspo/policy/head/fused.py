@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from megatron_sspo.memory.head import BLOCK, MEMORY_BUDGET_BYTES, MIN_COLUMNS, block_width
 from megatron_sspo.policy.head.log_probs import Gradient, Statistics, columns_of_rank
+from megatron_sspo.policy.head.top import Likeliest, TopGradient, TopTokens
 
 # since torch 2.8; before, operands are converted: the same numbers, for more time and memory
 _HAS_OUT_DTYPE = "dtype" in torch.ops.aten.mm.overloads()
@@ -30,30 +31,40 @@ class FusedHead(torch.autograd.Function):
         group: Any,
         keep_bytes: int,
         grad_placeholder: bool,
+        top_tokens: Any,
     ) -> Any:
         ctx.set_materialize_grads(False)
         first, valid = columns_of_rank(weight.size(0), vocab_size, group)
         local = labels - first
         statistics = Statistics(hidden.size(0), temperature, hidden)
+        top = None if top_tokens is None else TopTokens(top_tokens, statistics.values.dtype)
         blocks = _blocks(hidden, valid)
         ctx.kept = {}  # block -> its logits
         first_kept = _first_kept(hidden, blocks, keep_bytes)
         for number, columns in enumerate(blocks):
             logits = _matmul(hidden, weight[columns].t())
             statistics.add(logits, local - columns.start)
+            if top is not None:
+                top.look_up(logits, first + columns.start)
             if number >= first_kept:
                 ctx.kept[number] = logits
             del logits  # otherwise two blocks would be in memory while the next is computed
         log_probs, entropy, log_normalizer = statistics.finish(group)
-        ctx.save_for_backward(hidden, weight, local, log_probs, entropy, log_normalizer)
+        of_top = None if top is None else top.finish(log_normalizer, temperature, group)
+        ctx.save_for_backward(hidden, weight, local, log_probs, entropy, log_normalizer, top_tokens, of_top)
+        ctx.first = first
         ctx.temperature, ctx.valid, ctx.grad_placeholder = temperature, valid, grad_placeholder
         ctx.blocks, ctx.first_kept = blocks, first_kept
-        return log_probs, entropy
+        return log_probs, entropy, of_top
 
     @staticmethod
-    def backward(ctx: Any, grad_log_probs: Any, grad_entropy: Any) -> Any:  # pyright: ignore
-        hidden, weight, local, log_probs, entropy, log_normalizer = ctx.saved_tensors
+    def backward(ctx: Any, grad_log_probs: Any, grad_entropy: Any, grad_top: Any) -> Any:  # pyright: ignore
+        hidden, weight, local, log_probs, entropy, log_normalizer, top_tokens, of_top = ctx.saved_tensors
         gradient = Gradient(grad_log_probs, grad_entropy, log_probs, entropy, log_normalizer, ctx.temperature)
+        top = None
+        if grad_top is not None:
+            top_tokens = top_tokens - ctx.first
+            top = TopGradient(gradient, grad_top, of_top, log_probs, top_tokens == local[:, None])
         grad_hidden = torch.zeros_like(hidden, dtype=entropy.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = _WeightGradient(weight, ctx.valid, ctx.grad_placeholder) if ctx.needs_input_grad[1] else None
         if len(ctx.kept) != len(ctx.blocks) - ctx.first_kept:
@@ -62,6 +73,8 @@ class FusedHead(torch.autograd.Function):
             logits = ctx.kept.pop(number) if number >= ctx.first_kept else _matmul(hidden, weight[columns].t())
             grad_logits = logits if logits.dtype == hidden.dtype else torch.empty_like(logits, dtype=hidden.dtype)
             gradient.write(logits, local - columns.start, out=grad_logits)
+            if top is not None:
+                top.write(top_tokens - columns.start, out=grad_logits)
             if grad_hidden is not None:
                 _add_matmul(grad_hidden, grad_logits, weight[columns])
             if grad_weight is not None:
@@ -70,7 +83,7 @@ class FusedHead(torch.autograd.Function):
         return (
             None if grad_hidden is None else grad_hidden.to(hidden.dtype),
             None if grad_weight is None else grad_weight.returned,
-            *(None,) * 6,
+            *(None,) * 7,
         )
 
 
@@ -85,7 +98,8 @@ def fused_log_probs_and_entropy(
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     grad_placeholder: bool = False,
     head: type[FusedHead] = FusedHead,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    top_tokens: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
     """Returns log π(label) and the entropy of π = softmax(hidden weightᵀ / temperature), row by row.
 
     On a GPU logits are in float32 for every dtype of the operands. On a CPU, whose matrix product has no wider output,
@@ -108,9 +122,11 @@ def fused_log_probs_and_entropy(
             computed again. The backward pass overwrites kept logits, so it can run only once.
         grad_placeholder: whether to return zeros for `weight.grad` beside the gradient in `main_grad`. Megatron's DDP
             needs them if it overlaps the reduction of gradients with the backward pass.
+        top_tokens: [R, k] int64, global token ids that differ within a row.
 
     Returns:
-        [R] float32 each (float64 from float64 operands): log-probs and entropies, both differentiable.
+        [R] float32 each (float64 from float64 operands): log-probs and entropies, both differentiable. With
+        `top_tokens` also their log-probs and that of all other tokens together, [R, k + 1], differentiable, too.
 
     Raises:
         ValueError: `hidden` and `weight` have different dtypes.
@@ -119,9 +135,39 @@ def fused_log_probs_and_entropy(
         raise ValueError(f"hidden is {hidden.dtype} and weight {weight.dtype}: convert one of them")
     backward_follows = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     keep_bytes = memory_budget_bytes if backward_follows else 0
-    return head.apply(  # pyright: ignore
-        hidden, weight, labels, temperature, vocab_size, group, keep_bytes, grad_placeholder
+    *values, of_top = head.apply(  # pyright: ignore
+        hidden, weight, labels, temperature, vocab_size, group, keep_bytes, grad_placeholder, top_tokens
     )
+    return (*values,) if of_top is None else (*values, of_top)
+
+
+@torch.no_grad()
+def likeliest(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    k: int,
+    *,
+    temperature: float,
+    vocab_size: int,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Returns log-probs and entropies [R], and the log-probs and ids of the k likeliest tokens, [R, k] each.
+
+    They are the likeliest first, and all tokens if the vocabulary has fewer. Arguments as in
+    `fused_log_probs_and_entropy`; there is no gradient.
+    """
+    first, valid = columns_of_rank(weight.size(0), vocab_size, group)
+    statistics = Statistics(hidden.size(0), temperature, hidden)
+    best = Likeliest(min(k, vocab_size), hidden.size(0), statistics.values.dtype, hidden.device)
+    for columns in _blocks(hidden, valid):
+        logits = _matmul(hidden, weight[columns].t())
+        statistics.add(logits, labels - first - columns.start)
+        best.add(logits, first + columns.start)
+        del logits
+    log_probs, entropy, log_normalizer = statistics.finish(group)
+    best.gather(group)
+    return log_probs, entropy, (best.logits - log_normalizer[:, None]) / temperature, best.tokens
 
 
 class _WeightGradient:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
 
 from megatron_sspo.batching.microbatch import Microbatch
-from megatron_sspo.policy.head.fused import FusedHead, fused_log_probs_and_entropy
+from megatron_sspo.policy.head.fused import FusedHead, fused_log_probs_and_entropy, likeliest
 
 
 def forward_without_head(model: Any, chunk: Any, **inputs: Any) -> torch.Tensor:
@@ -34,8 +34,12 @@ def response_log_probs(
     group: dist.ProcessGroup | None,
     overlap_grad_reduce: bool = False,
     head: type[FusedHead] = FusedHead,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns log-probs and entropies [R] of the response tokens, from the output of `forward_without_head`."""
+    top_k: int = 0,
+) -> tuple[torch.Tensor, ...]:
+    """Returns log-probs and entropies [R] of the response tokens, from the output of `forward_without_head`.
+
+    The other results are those of `likeliest` if `top_k` is above 0, and else those of the microbatch's `top_tokens`.
+    """
     tied = chunk.share_embeddings_and_output_weights
     weight = chunk.shared_embedding_or_output_weight() if tied else chunk.output_layer.weight
     rows = hidden[0].to(weight.dtype)
@@ -46,13 +50,15 @@ def response_log_probs(
         rows = rows[microbatch.response_rows]
         if group is not None:
             rows = copy_to_tensor_model_parallel_region(rows, group=group)
+    options: Any = {"temperature": temperature, "vocab_size": vocab_size, "group": group}
+    if top_k:
+        return likeliest(rows, weight, microbatch.response_tokens, top_k, **options)
     return fused_log_probs_and_entropy(
         rows,
         weight,
         microbatch.response_tokens,
-        temperature=temperature,
-        vocab_size=vocab_size,
-        group=group,
+        **options,
+        top_tokens=microbatch.top_tokens,
         grad_placeholder=overlap_grad_reduce,
         head=head,
     )

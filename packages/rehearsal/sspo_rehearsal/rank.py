@@ -240,8 +240,8 @@ def _makers(ledger: Ledger, run: Run, config: Mapping[str, Any], *, alone: bool)
                 return Holders(rank, data_rank, [], [])
             return Schedule.agree_on_holders(rank, data_rank, is_source=is_source)
 
-        def token_values(self, rank_batch: Any, names: Any, *, record: bool = False) -> list[dict[int, Any]]:
-            self.run(rank_batch, report_token_values, forward_only=True, record=record)
+        def token_values(self, rank_batch: Any, names: Any, **options: Any) -> list[dict[int, Any]]:
+            self.run(rank_batch, report_token_values, forward_only=True, **options)
             return [{} for _ in names]
 
         def gather_reports(self, reports: Any) -> list[Any]:
