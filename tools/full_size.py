@@ -55,7 +55,7 @@ class Row:
 
 def rows() -> Iterator[Row]:
     """Yields the rows: the recipes, the layouts of slurm/README.md, and four sizes of cluster."""
-    for path in sorted(Path("examples").glob("qwen*.py")):
+    for path in sorted((*Path("examples").glob("gpt_oss*.py"), *Path("examples").glob("qwen*.py"))):
         yield Row(table="recipes", recipe=str(path))
     for model, parallel, recompute, _ in ROWS:
         changes = [*_layout(parallel), *([] if recompute else ["megatron={}"])]

@@ -15,6 +15,9 @@ from megatron_sspo.run import Parallel
 # How many of a layer's widest tensors are alive at once while it is computed, beyond what it keeps: the outputs of the
 # experts, these outputs combined, and the gradient of either.
 _WORKING_COPIES = 3
+# The same of a gated delta net's values, if torch computes the chunks: float32 copies of its inputs, the chunks'
+# solutions and states, and their gradients. Keys are taken to be as wide as values, as in all published models.
+_NET_COPIES = 33
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,7 @@ class Sizes:
         net_keys: width of the keys of all value heads.
         has_gate, has_shared_gate: whether the output of attention, and of shared experts, is multiplied by a gate.
         has_sigmoid: whether a sigmoid chooses the experts, and not a softmax.
+        has_clamp: whether gate and up are clamped before they are multiplied.
         expert_rows: (token, expert) pairs that this rank computes if all experts are used equally.
     """
 
@@ -65,6 +69,7 @@ class Sizes:
     has_gate: bool
     has_shared_gate: bool
     has_sigmoid: bool
+    has_clamp: bool
     has_qk_norm: bool
 
 
@@ -122,6 +127,7 @@ def sizes(
         has_gate=architecture.get("attention_output_gate", False),
         has_shared_gate=bool(experts and architecture.get("moe_shared_expert_gate")),
         has_sigmoid=architecture.get("moe_router_score_function") == "sigmoid",
+        has_clamp=architecture.get("activation_func_clamp_value") is not None,
         has_qk_norm=bool(architecture.get("qk_layernorm") and not is_latent),
     )
 
@@ -170,12 +176,17 @@ def _experts(s: Sizes, itemsize: int) -> int:
     router = s.rows * (itemsize * s.hidden + 24 * s.chosen + (9 if s.has_sigmoid else 5) * s.experts)
     shared = itemsize * s.inner_rows * 5 * s.shared_width  # their input is the router's
     shared += itemsize * s.rows * s.hidden if s.has_shared_gate else 0
-    # per pair: its input, fc1's output (2 · ffn_width), silu, up, their product, the weighted product, the weight
-    return router + shared + s.expert_rows * (itemsize * (s.hidden + 6 * s.ffn_width) + 4)
+    # per pair: its input, fc1's output (2 · ffn_width), silu, up, their product, the weighted product, the weight; with
+    # a clamp, the gate behind it and its sigmoid
+    return router + shared + s.expert_rows * (itemsize * (s.hidden + (6 + 2 * s.has_clamp) * s.ffn_width) + 4)
 
 
-def working_bytes(s: Sizes, itemsize: int) -> int:
+def working_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
     """Returns the bytes that are alive while a layer is computed, forward or backward, beyond what it keeps."""
-    rows = s.expert_rows if s.experts else s.inner_rows
-    widest = rows * max(s.hidden, 2 * s.ffn_width)
-    return _WORKING_COPIES * widest * itemsize
+    one_by_one = s.experts and not use_te  # so that only their outputs are there for all rows
+    widest = (s.expert_rows if s.experts else s.inner_rows) * max(s.hidden, 0 if one_by_one else 2 * s.ffn_width)
+    working = _WORKING_COPIES * widest * itemsize
+    if not s.net_heads or use_te:
+        return working
+    # the backward pass of a net begins when nothing is kept of the experts any more
+    return max(working, _NET_COPIES * 4 * s.inner_rows * s.net_values - _experts(s, itemsize))

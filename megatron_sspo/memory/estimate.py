@@ -282,7 +282,7 @@ def _activations(
     num_layers, sizes = len(layers), layers[-1]
     full = sum(activations.layer_bytes(each, itemsize, use_te=use_te) for each in layers) // num_layers
     boundary = sizes.rows * sizes.hidden * itemsize  # a layer's input, which is all that is kept of a recomputed one
-    working = max(activations.working_bytes(each, itemsize) for each in layers)
+    working = max(activations.working_bytes(each, itemsize, use_te=use_te) for each in layers)
     in_flight = _layers_in_flight(run.parallel, num_layers, stage)
     chunks = in_flight * run.parallel.virtual_pipeline / num_layers
     # cosines and sines of the rotary embedding, which all layers of a model chunk keep together

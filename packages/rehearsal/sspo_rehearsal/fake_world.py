@@ -3,7 +3,8 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from megatron_sspo.memory.parameters import layers_of_stages, padded_vocab_size, rows_of_stage
+from megatron_sspo.policy.layers.attention import PackedAttention
 from megatron_sspo.run import Parallel, Run
 from megatron_sspo.weights.family import load_family
 from megatron_sspo.weights.pieces import ShardHolders, holders_among
@@ -72,6 +74,9 @@ def without_storage() -> Iterator[None]:
             return real_attention(query, key, value, attn_mask=attn_mask, **options)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = torch.where(attn_mask, 0.0, torch.full((), -torch.inf, dtype=query.dtype))
+        if narrower := key.shape[-1] - value.shape[-1]:  # of latent attention, while this kernel takes one width
+            value = F.pad(value, (0, narrower))
+            return attention(query, key, value, attn_mask, **options)[..., :-narrower]
         kernel: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         dropout, is_causal = options.get("dropout_p", 0.0), options.get("is_causal", False)
         return kernel(query, key, value, dropout, is_causal, attn_mask=attn_mask, scale=options.get("scale"))[0]
@@ -91,6 +96,36 @@ def without_storage() -> Iterator[None]:
         if hasattr(clip_grads, "l2_norm_impl"):
             stack.enter_context(patch.object(clip_grads, "l2_norm_impl", norm))
         yield
+
+
+class _Sunk(torch.autograd.Function):
+    """Passes the output of attention on, and gives the sinks a gradient."""
+
+    @staticmethod
+    def forward(context: Any, output: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+        context.sinks = sinks
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0], torch.zeros_like(context.sinks)
+
+
+def without_masks() -> AbstractContextManager[Any]:
+    """Lets attention with sinks and windows keep what a GPU's kernels do, which make no masks.
+
+    Windows are computed as if they were as long as the sequence.
+    """
+    real: Any = PackedAttention._attend
+
+    def attend(self: Any, *args: Any) -> torch.Tensor:
+        plain = SimpleNamespace(
+            window=None, softmax_offset=None, scale=self.scale, dropout=self.dropout, training=self.training
+        )
+        output = real(plain, *args)
+        return output if self.softmax_offset is None else _Sunk.apply(output, self.softmax_offset)
+
+    return patch.object(PackedAttention, "_attend", attend)
 
 
 # the names of torch's tensor types in Megatron, which tensors without storage are not instances of

@@ -39,7 +39,7 @@ from megatron_sspo.weights.quantized_plan import QuantizedPlan
 from sspo_rehearsal.account import Account, Sent, collectives_of, on_gpu, on_host
 from sspo_rehearsal.batch import Workload, make_batch, received_shape, rehearsed_run
 from sspo_rehearsal.fake_floats import FakeFloats
-from sspo_rehearsal.fake_world import fake_world, known_holders, without_storage
+from sspo_rehearsal.fake_world import fake_world, known_holders, without_masks, without_storage
 from sspo_rehearsal.ledger import HOST, Ledger
 from sspo_rehearsal.recorder import Recorder, Route
 from sspo_rehearsal.sizes import SizesFolder, num_experts
@@ -97,7 +97,7 @@ def rehearse_policy(
         seconds[name] = round(time.perf_counter() - begun, 2)
         peaks[name] = on_gpu(ledger.peak)
 
-    with _without_collection(), mode, _host_counted(ledger):
+    with _without_collection(), mode, _host_counted(ledger), without_masks():
         with part("build", "other"):
             trained = Policy(run, Path("sizes"), device, _makers(ledger, run, config, alone=alone))
             _recount_buffers(ledger, trained.chunks)

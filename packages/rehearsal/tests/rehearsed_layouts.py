@@ -46,6 +46,19 @@ GLM = {
     "num_experts_per_tok": 2,
     "attention_bias": True,
 }  # its first layer has no experts
+QWEN3_NEXT = {
+    **QWEN3,
+    "model_type": "qwen3_next",
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 48,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
 RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
@@ -100,6 +113,7 @@ LAYOUTS: Mapping[str, Rehearsed] = {
     "DP4 EP2 recompute": Rehearsed(parallel=Parallel(data=4, expert=2), megatron=RECOMPUTE, offload=0.5),
     "TP2 SP EP2 ETP2": Rehearsed(parallel=Parallel(data=2, tensor=2, sequence=True, expert=2, expert_tensor=2)),
     "GLM TP2 SP PP2 EP2": Rehearsed(parallel=Parallel(tensor=2, sequence=True, pipeline=2, expert=2), family=GLM),
+    "delta nets TP2 SP EP2": Rehearsed(parallel=Parallel(data=2, tensor=2, sequence=True, expert=2), family=QWEN3_NEXT),
     "dense TP2 PP2": Rehearsed(parallel=Parallel(tensor=2, pipeline=2), family=DENSE),
 }
 
