@@ -3,10 +3,10 @@
 from tests.proof import closures, sizes
 
 BUDGETS = {
-    "(root)": 1140,
+    "(root)": 1160,
     "agent": 50,
     "arrays": 120,
-    "batching": 910,
+    "batching": 930,
     "checkpoint": 950,
     "cli": 730,
     "config": 840,
@@ -15,13 +15,13 @@ BUDGETS = {
     "evaluation": 790,
     "files": 340,
     "integrations": 430,
-    "job": 1190,
+    "job": 1210,
     "launch": 560,
     "lora": 340,
-    "memory": 690,
-    "objective": 2150,
+    "memory": 700,
+    "objective": 2170,
     "plots": 80,
-    "policy": 4740,
+    "policy": 4970,
     "preflight": 590,
     "processes": 920,
     "project": 350,
@@ -29,11 +29,11 @@ BUDGETS = {
     "rollout": 6150,
     "run_folder": 490,
     "trackers": 200,
-    "weights": 4050,
+    "weights": 4140,
 }
-LIBRARIES = {"agents": 2060, "answers": 2020, "lab": 2200, "rehearsal": 1880, "sandbox": 3780}
-OTHERS = {"tests": 34440, "UserError": 317}
-CLOSURES = {"loop": 17340, "plugin": 3410}
+LIBRARIES = {"agents": 2060, "answers": 2020, "lab": 2200, "rehearsal": 1920, "sandbox": 3780}
+OTHERS = {"tests": 34680, "UserError": 317}
+CLOSURES = {"loop": 17670, "plugin": 3640}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
 
