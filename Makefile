@@ -234,7 +234,7 @@ test-long: install install-sglang install-nemo-run install-cluster try-sandbox
 torture: install install-sglang install-sandbox
 	$(BIN)/python -m tools.torture --seconds $(SECONDS) --seed $(SEED)
 
-# Computes one global batch in 74 layouts: the table of docs/layouts.md
+# Computes one global batch in 110 layouts: the table of docs/layouts.md
 test-layout: install
 	$(TEST) tests/policy/test_layouts.py
 

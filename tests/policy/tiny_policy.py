@@ -110,9 +110,9 @@ def build(kind: str) -> PreTrainedModel:
         heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12}
         experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
         experts |= {"shared_expert_intermediate_size": 32, "linear_value_head_dim": 16}
+        # outputs of a net are small where queries and keys are orthogonal, and its norm would magnify rounding
+        heads |= {"rms_norm_eps": 1e-3}
         if kind == "qwen3_next":
-            # outputs of a net are small where queries and keys are orthogonal, and its norm would magnify rounding
-            heads |= {"rms_norm_eps": 1e-3}
             model = Qwen3NextForCausalLM(Qwen3NextConfig(head_dim=32, **heads, **experts, **sizes))
         else:  # attention in every second layer
             heads |= {"linear_conv_kernel_dim": 3, "full_attention_interval": 2}
