@@ -27,7 +27,7 @@ def test_a_recipe_of_the_paper_has_the_papers_settings(name: str, variant: str, 
 
 
 def test_every_recipe_file_loads_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = {"plugin_own_loop", "nemo_run_qwen3_30b_a3b", "sevens", "trl_sspo", "verl_sspo"}
+    programs = {"distillation_curves", "plugin_own_loop", "nemo_run_qwen3_30b_a3b", "sevens", "trl_sspo", "verl_sspo"}
     monkeypatch.chdir(tmp_path)
     for name in {path.stem for path in EXAMPLES.glob("*.py")} - programs:
         run = load_recipe(str(EXAMPLES / f"{name}.py"))
