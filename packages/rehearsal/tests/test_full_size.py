@@ -38,6 +38,7 @@ def test_estimate_is_within_three_percent(number: int) -> None:
     ("recipe", "peaks"),
     [
         ("glm4_5_air_math", {1: 67.3, 2: 68.8}),
+        ("deepseek_v3_math", {1: 34.0, 2: 56.2, 8: 44.1}),
     ],
 )
 def test_estimate_of_models_whose_peaks_are_in_docs_models(recipe: str, peaks: dict[int, float]) -> None:
