@@ -44,7 +44,7 @@ def test_estimate_is_within_three_percent(number: int) -> None:
     ],
 )
 def test_estimate_of_other_models(recipe: str, changes: Sequence[str], layers: int, peaks: dict[int, float]) -> None:
-    """Those of docs/models.md, and of models with fewer layers, whose configuration differs in nothing else.
+    """Compares those of docs/models.md, and of models with fewer layers, whose configuration differs in nothing else.
 
     They have first layers without experts, shared experts, latent attention, stages of unequal length, clamped gates.
     """
