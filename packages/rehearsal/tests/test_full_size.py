@@ -1,6 +1,7 @@
 """Compares the estimate of memory/ with the rehearsals at full size of docs/full_size.json."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -35,14 +36,19 @@ def test_estimate_is_within_three_percent(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "peaks"),
+    ("recipe", "changes", "layers", "peaks"),
     [
-        ("glm4_5_air_math", {1: 67.3, 2: 68.8}),
+        ("glm4_5_air_math", (), 46, {1: 67.3, 2: 68.8}),
+        ("deepseek_v3_math", (), 61, {1: 34.0, 2: 56.2, 8: 44.1}),
+        ("gpt_oss_120b_math", ("parallel.pipeline=1", "megatron={}"), 4, {1: 36.8}),
     ],
 )
-def test_estimate_of_models_whose_peaks_are_in_docs_models(recipe: str, peaks: dict[int, float]) -> None:
-    """First layers without experts, shared experts, latent attention, stages of unequal length; stage -> GB."""
-    run = load_recipe(f"examples/{recipe}.py")
-    config, _ = find_config(run.model.path)
+def test_estimate_of_other_models(recipe: str, changes: Sequence[str], layers: int, peaks: dict[int, float]) -> None:
+    """Compares those of docs/models.md, and of models with fewer layers, whose configuration differs in nothing else.
+
+    They have first layers without experts, shared experts, latent attention, stages of unequal length, clamped gates.
+    """
+    run = load_recipe(f"examples/{recipe}.py", changes)
+    config = {**find_config(run.model.path)[0], "num_hidden_layers": layers}
     estimates = estimate(rehearsed_run(run, workload(run)), config, on_cuda=False)
     assert {stage: estimates[stage - 1].total / 1e9 for stage in peaks} == pytest.approx(peaks, rel=0.03)
