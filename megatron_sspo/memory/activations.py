@@ -188,5 +188,7 @@ def working_bytes(s: Sizes, itemsize: int, *, use_te: bool) -> int:
     working = _WORKING_COPIES * widest * itemsize
     if not s.net_heads or use_te:
         return working
-    # the backward pass of a net begins when nothing is kept of the experts any more
-    return max(working, _NET_COPIES * 4 * s.inner_rows * s.net_values - _experts(s, itemsize))
+    # when its chunks' backward pass begins, the layer keeps its first norm and the convolution's input alone
+    left = norm_bytes(s.rows, s.hidden, 1, itemsize, use_te=False) + itemsize * s.inner_rows * s.net_channels
+    of_net = _NET_COPIES * 4 * s.inner_rows * s.net_values + left - layer_bytes(s, itemsize, use_te=False)
+    return max(working, of_net)

@@ -46,6 +46,15 @@ GLM = {
     "num_experts_per_tok": 2,
     "attention_bias": True,
 }  # its first layer has no experts
+GPT_OSS = {
+    **QWEN3,
+    "model_type": "gpt_oss",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "attention_bias": True,
+    "sliding_window": 32,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+}
 QWEN3_NEXT = {
     **QWEN3,
     "model_type": "qwen3_next",
@@ -113,6 +122,7 @@ LAYOUTS: Mapping[str, Rehearsed] = {
     "DP4 EP2 recompute": Rehearsed(parallel=Parallel(data=4, expert=2), megatron=RECOMPUTE, offload=0.5),
     "TP2 SP EP2 ETP2": Rehearsed(parallel=Parallel(data=2, tensor=2, sequence=True, expert=2, expert_tensor=2)),
     "GLM TP2 SP PP2 EP2": Rehearsed(parallel=Parallel(tensor=2, sequence=True, pipeline=2, expert=2), family=GLM),
+    "gpt-oss TP2 SP EP2": Rehearsed(parallel=Parallel(data=2, tensor=2, sequence=True, expert=2), family=GPT_OSS),
     "delta nets TP2 SP EP2": Rehearsed(parallel=Parallel(data=2, tensor=2, sequence=True, expert=2), family=QWEN3_NEXT),
     "dense TP2 PP2": Rehearsed(parallel=Parallel(tensor=2, pipeline=2), family=DENSE),
 }
