@@ -114,7 +114,7 @@ class ServedTeacher(SGLangEngine):
 
     def _fields(self, values: np.ndarray, pairs: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the teacher's fields of a rollout from log-probs [n] and the likeliest (log-prob, token) [n·k, 2]."""
-        fields = {"teacher_log_probs": values.astype(np.float32)}
+        fields: dict[str, np.ndarray] = {"teacher_log_probs": values.astype(np.float32)}
         if self._top_k:
             fields["teacher_top_log_probs"] = pairs[:, 0].astype(np.float32)
             fields["teacher_top_tokens"] = pairs[:, 1].astype(np.int32)
