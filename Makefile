@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # The tests that need no servers, no cluster, no GPU and no other environment.
 ANYWHERE := not sglang and not cluster and not nemo_run and not browser and not gpu and not triton and not long
-OF_RELEASE := tests/policy tests/checkpoint tests/weights/test_families.py tests/weights/test_other_writers.py
+OF_RELEASE := tests/policy --ignore=tests/policy/test_lora_layouts.py tests/checkpoint tests/weights/test_families.py tests/weights/test_other_writers.py
 SERVER_WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # $(call apt,TEST,PACKAGES): installs packages of Debian or Ubuntu, unless a command says that they are there.
