@@ -43,9 +43,15 @@ def saved(make, folders, batches, tmp_path):
     return save
 
 
-@pytest.mark.parametrize("kind", ["moe", "dense", "tied", "glm4", "mla", "gpt_oss", "qwen3_next", "minimax"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("in_background", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "in_background"),
+    [
+        *((kind, "bfloat16", True) for kind in ("moe", "tied", "glm4", "mla", "gpt_oss", "qwen3_next", "minimax")),
+        ("moe", "float32", False),
+        ("glm4", "float32", True),
+        ("dense", "bfloat16", False),
+    ],
+)
 def test_resumes_to_the_bit(make, folders, batches, tmp_path, kind, dtype, in_background):
     def of_dtype(folder):
         # of routers with a bias, which others do not have
@@ -135,7 +141,7 @@ def test_a_checkpoint_has_the_state_at_its_beginning(make, folders, batches, tmp
     resume.assert_equal_to_the_bit(resume.train(fresh, batch), expected)
 
 
-@pytest.mark.parametrize("kind", ["moe", "glm4", "gpt_oss", "mla"])
+@pytest.mark.parametrize("kind", ["moe", "glm4"])
 def test_a_reference_that_moves_is_resumed_to_the_bit(make, folders, batches, tmp_path, kind):
     fields = {"kl_in_reward": 0.1, "reference_every": 1, "model": Model(path="", dtype="bfloat16")}
     policy, batch = make(folders[kind], **fields), read_batch(batches[kind])

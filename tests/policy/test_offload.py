@@ -21,7 +21,7 @@ from megatron_sspo.run import Model
 
 def repeating(name: str) -> tuple[pytest.MarkDecorator, ...]:
     """Returns the mark of layouts whose optimizer is cut as that of another one."""
-    return (pytest.mark.long,) if name in ("TP2 SP ETP2", "CP2") else ()
+    return (pytest.mark.long,) if name in ("DP2", "EP2", "TP2 SP ETP2", "CP2") else ()
 
 
 @pytest.mark.slow
