@@ -32,7 +32,7 @@ BUDGETS = {
     "weights": 4140,
 }
 LIBRARIES = {"agents": 2060, "answers": 2020, "lab": 2200, "rehearsal": 1920, "sandbox": 3780}
-OTHERS = {"tests": 34690, "UserError": 317}
+OTHERS = {"tests": 34700, "UserError": 317}
 CLOSURES = {"loop": 17670, "plugin": 3640}
 SLACK = 60  # lines by which a folder may be smaller than its budget
 
