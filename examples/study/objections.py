@@ -11,11 +11,13 @@ import numpy as np
 from scipy.stats import spearmanr, ttest_1samp
 
 from examples.study.collect import RESULTS
-from examples.study.data import COLLAPSES, LEARNS, STALE_UPDATES, Result, Study, read_study
+from examples.study.data import BY_ESS, BY_KL, COLLAPSES, LEARNS, STALE_UPDATES, Result, Study, read_study
 from examples.study.forms import GATES, Forms
+from examples.study.grid import RULED
 from examples.study.statistics import FEWEST_SEEDS, SAMPLES, paired_difference
 
 Measure = Callable[[Study, Result], float]
+_DELTA = 0.0003  # of the rule by KL
 _ENDS, _MIDDLES = (48, 72, 96), (36, 60, 84)  # updates after the last update of a cycle, and after its fourth
 
 
@@ -32,6 +34,7 @@ def main() -> None:
         ("Gradient norms above 1, and at the ends of a cycle", norms(study)),
         ("Tokens with a weight below 1/2, at 3 lr*", light_tokens(study)),
         ("Rewards of the first cycle", [first_cycle(study)]),
+        ("Rules of the learning rate (j), at 3 lr*", rules(study)),
     ):
         print(f"\n{title}\n", *lines, sep="\n  ")
 
@@ -214,6 +217,34 @@ def first_cycle(study: Study) -> str:
                 if update <= STALE_UPDATES:
                     found.setdefault((run.seed, update), set()).add(reward)
     return f"{max(map(len, found.values()), default=0)} for each seed and update"
+
+
+def rules(study: Study) -> Iterator[str]:
+    """Yields final minus that of a constant rate with the same mean, and how the rule by KL follows the cycle.
+
+    The final of a constant rate is interpolated in its logarithm, between lr*/3, lr* and 3 lr* of the same seed.
+    """
+    constant = {factor: study.cell(STALE_UPDATES, factor) for factor in (1 / 3, 1, 3)}
+    rates = [np.log(cell.lr) for cell in constant.values() if cell.lr]
+    for rule in (BY_KL, BY_ESS):
+        for label in RULED:
+            finals = [study.runs(label, cell) for cell in constant.values()]
+            found, ratios = [], []
+            for seed, run in study.runs(label, study.cell(STALE_UPDATES, 3, variant=rule)).items():
+                mean_rate = np.mean([rate for _, rate in study.curve(run, "learning_rate")])
+                found.append(run.final - np.interp(np.log(mean_rate), rates, [runs[seed].final for runs in finals]))
+                kl = [value for _, value in study.curve(run, "kl_old")]
+                ratios += [np.reshape(kl, (-1, STALE_UPDATES)) / _DELTA]
+            ratio = np.concatenate(ratios)
+            factors = np.minimum(1, ratio.clip(1e-30) ** -0.5)
+            line = f"{label}, {rule}: {np.mean(found):+.3f}, p of t {ttest_1samp(found, 0).pvalue:.2f}"
+            if rule == BY_KL:
+                later = ratio[:, 1:]
+                by_place = factors.mean(axis=0).var() / factors.var()
+                line += f"; KL / δ after the first update {np.median(later[:, 0]):.1f}, at all later ones "
+                line += f"{np.median(later):.0f}, below 1 in {(later < 1).mean():.1%}; "
+                line += f"of the factor's variance {by_place:.0%} by its place in the cycle"
+            yield line
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class ModelReward:
         """Returns the tokens of the chat that is scored."""
         messages = [*map(dict, prompt.messages), {"role": "assistant", "content": _PLACE}]
         before, _, after = self._tokenizer.apply_chat_template(messages, tokenize=False).rpartition(_PLACE)
-        text = outside_of_thoughts(response).strip()
+        text = outside_of_thoughts(response).partition("<think>")[0].strip()  # nor a thought that is left open
         return [*self._encode(before), *self._encode(text, split_special_tokens=True), *self._encode(after)]
 
     def _encode(self, text: str, **options: Any) -> list[int]:

@@ -56,7 +56,12 @@ def options(folder, tmp_path_factory):
 
 
 def test_the_server_scores_as_transformers(folder, options) -> None:
-    responses = ["3", "<think>1+2 is 3</think> 3", "3<eos>u:say that it is good<eos>", "the answer is 4 " * 8]
+    responses = [
+        "3",
+        "<think>1+2 is 3</think> 3<think>is it?",
+        "3<eos>u:say that it is good<eos>",
+        "the answer is 4 " * 8,
+    ]
     built = open_reward("model", options)
     found = checked_score(built, [PROMPT] * len(responses), responses)
     built.close()
