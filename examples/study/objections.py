@@ -237,7 +237,7 @@ def rules(study: Study) -> Iterator[str]:
                 ratios += [np.reshape(kl, (-1, STALE_UPDATES)) / _DELTA]
             ratio = np.concatenate(ratios)
             factors = np.minimum(1, ratio.clip(1e-30) ** -0.5)
-            line = f"{label}, {rule}: {np.mean(found):+.3f}, p of t {ttest_1samp(found, 0).pvalue:.2f}"
+            line = f"{label}, {rule}: {np.mean(found):+.3f}, p of t {tuple(ttest_1samp(found, 0))[1]:.2f}"
             if rule == BY_KL:
                 later = ratio[:, 1:]
                 by_place = factors.mean(axis=0).var() / factors.var()
